@@ -1,0 +1,117 @@
+//! The three buckets. A **token bucket** holds up to `B` tokens and regains `L` per `P`; **gcra**
+//! keeps the time at which it would be whole again (`tat`); a **leaky bucket** is a queue that
+//! drains one request every `T = P/L`. They are one thing seen from three sides: what is missing
+//! from the bucket, `u` tokens, is a time of `u·T` until it is whole, and that is the backlog of
+//! the queue. So one state serves: how long until whole, as of the last charge.
+//!
+//! State: `last`, the time of the last charge; `held = tat − last = (B − level)·T`, an exact
+//! [`Span`]. Time drains it, a charge of `c` adds `c·T`, and it may never pass `B·T`.
+//!
+//! Worked: 5/1s (`T` = 200 ms), burst 2. At 0 ms two pass: held 400 ms, remaining 0. At 100 ms
+//! held is 300 ms: a third needs 500 ≤ 400, so it is refused and may come again after 100 ms.
+//! At 200 ms it passes.
+//!
+//! Bound: in any interval of length `x` at most `B + floor(L·x/P)`.
+
+use super::super::clock::Micros;
+use super::super::limit::{Decision, Limit, Span, mul_div};
+use super::MAX_HELD;
+
+/// Most used requests that are carried over to another rate: far above any capacity, and small
+/// enough for the Lua twin to multiply exactly.
+const MAX_OWED: u64 = 1 << 50;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    pub last: Micros,
+    pub held: Span,
+}
+
+impl Backlog {
+    pub(super) fn held_at(&self, t: Micros) -> Span {
+        match self.held.us.checked_sub((t - self.last).0) {
+            Some(us) => Span { us, ..self.held },
+            None => Span::ZERO,
+        }
+    }
+
+    pub(super) fn decide(&self, limit: &Limit, t: Micros, cost: u64) -> Decision {
+        let before = self.held_at(t);
+        let charged = add(limit, before, span_of(limit, cost));
+        let allowed = cost == 0 || charged <= limit.span_of_capacity();
+        let held = if allowed { charged } else { before };
+        let remaining = remaining(limit, held);
+        let whole = remaining == limit.capacity();
+        Decision {
+            allowed,
+            remaining,
+            retry_after: (!allowed && cost <= limit.capacity()).then(|| wait(limit, before, cost)),
+            reset_after: held.ceil(),
+            next_after: if whole { Micros::ZERO } else { wait(limit, held, remaining + 1) },
+            ..Decision::at(limit, t)
+        }
+    }
+
+    pub(super) fn take(&mut self, limit: &Limit, t: Micros, cost: u64) {
+        self.held = add(limit, self.held_at(t), span_of(limit, cost));
+        self.last = t;
+    }
+
+    /// Taking it off at `last` is the same as taking it off now: both stop at whole.
+    pub(super) fn refund(&mut self, limit: &Limit, cost: u64) {
+        self.held = subtract(limit, self.held, span_of(limit, cost)).unwrap_or(Span::ZERO);
+    }
+
+    pub(super) fn whole_at(&self) -> Micros {
+        self.last + self.held.ceil()
+    }
+
+    /// The same number of used requests, at the rate of `new`; a fraction that the new rate cannot
+    /// express is rounded up.
+    pub(super) fn at_another_rate(self, old: &Limit, new: &Limit) -> Backlog {
+        let (used, parts) = mul_div(self.held.us, old.tokens(), old.micros());
+        let parts = parts + self.held.part;
+        let used = used + u128::from(parts / old.micros());
+        let (used, parts) = match u64::try_from(used) {
+            Ok(used) if used < MAX_OWED => (used, parts % old.micros()),
+            _ => (MAX_OWED, 0),
+        };
+        let (grains, rest) = mul_div(parts, new.micros(), old.micros());
+        let grains = grains as u64 + u64::from(rest > 0);
+        let fraction = Span { us: grains / new.tokens(), part: grains % new.tokens() };
+        Backlog { last: self.last, held: add(new, new.span(used), fraction) }
+    }
+}
+
+/// How long until `cost` fits, when `held` is held now.
+fn wait(limit: &Limit, held: Span, cost: u64) -> Micros {
+    let wanted = add(limit, held, span_of(limit, cost));
+    subtract(limit, wanted, limit.span_of_capacity()).unwrap_or(Span::ZERO).ceil()
+}
+
+/// `floor((B·T − held) / T)`.
+fn remaining(limit: &Limit, held: Span) -> u64 {
+    let Some(free) = subtract(limit, limit.span_of_capacity(), held) else { return 0 };
+    let (requests, rest) = mul_div(free.us, limit.tokens(), limit.micros());
+    requests as u64 + (rest + free.part) / limit.micros()
+}
+
+fn span_of(limit: &Limit, cost: u64) -> Span {
+    if cost == 1 { limit.span_of_one() } else { limit.span(cost) }
+}
+
+fn add(limit: &Limit, a: Span, b: Span) -> Span {
+    let part = a.part + b.part;
+    let carry = part >= limit.tokens();
+    let us = a.us.saturating_add(b.us).saturating_add(u64::from(carry));
+    if us >= MAX_HELD {
+        return Span { us: MAX_HELD, part: 0 };
+    }
+    Span { us, part: if carry { part - limit.tokens() } else { part } }
+}
+
+fn subtract(limit: &Limit, a: Span, b: Span) -> Option<Span> {
+    let borrow = a.part < b.part;
+    let us = a.us.checked_sub(b.us)?.checked_sub(u64::from(borrow))?;
+    Some(Span { us, part: if borrow { a.part + limit.tokens() - b.part } else { a.part - b.part } })
+}

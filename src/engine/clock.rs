@@ -1,0 +1,116 @@
+//! Time as the engine knows it: whole microseconds since 1970.
+//!
+//! Microseconds and not nanoseconds, because the Lua twins compute in doubles: microseconds since
+//! 1970 stay exact (below 2^53) until the year 2255. Algorithms never read a clock, they are told
+//! the time; this file is the one place that reads it.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A moment (since 1970) or a length of time, in whole microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(pub u64);
+
+impl Micros {
+    pub const ZERO: Micros = Micros(0);
+    pub const MILLISECOND: Micros = Micros(1_000);
+    pub const SECOND: Micros = Micros(1_000_000);
+    pub const MINUTE: Micros = Micros(60 * Self::SECOND.0);
+    pub const HOUR: Micros = Micros(60 * Self::MINUTE.0);
+    pub const DAY: Micros = Micros(24 * Self::HOUR.0);
+    /// The last moment that a double holds exactly, in the year 2255.
+    pub const LAST: Micros = Micros((1 << 53) - 1);
+
+    /// The wall clock of this machine.
+    pub fn now() -> Micros {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Micros(u64::try_from(since_1970.as_micros()).unwrap_or(Self::LAST.0))
+    }
+
+    pub fn saturating_sub(self, other: Micros) -> Micros {
+        Micros(self.0.saturating_sub(other.0))
+    }
+
+    /// Milliseconds, rounded up: a TTL must never end early.
+    pub fn as_millis_ceil(self) -> u64 {
+        self.0.div_ceil(1_000)
+    }
+}
+
+impl Add for Micros {
+    type Output = Micros;
+    fn add(self, other: Micros) -> Micros {
+        Micros(self.0 + other.0)
+    }
+}
+
+impl Sub for Micros {
+    type Output = Micros;
+    fn sub(self, other: Micros) -> Micros {
+        Micros(self.0 - other.0)
+    }
+}
+
+impl From<Micros> for Duration {
+    fn from(micros: Micros) -> Duration {
+        Duration::from_micros(micros.0)
+    }
+}
+
+impl fmt::Display for Micros {
+    /// The shortest exact spelling that reads back: `1m`, `1h30m`, `1.5s`, `300us`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = self.0;
+        if us < 1_000 {
+            return write!(f, "{us}us");
+        }
+        if us < Self::SECOND.0 {
+            return write_decimal(f, us, 1_000, "ms");
+        }
+        if us < Self::MINUTE.0 {
+            return write_decimal(f, us, Self::SECOND.0, "s");
+        }
+        let mut rest = us;
+        for (unit, name) in [(Self::DAY, "d"), (Self::HOUR, "h"), (Self::MINUTE, "m")] {
+            if rest >= unit.0 {
+                write!(f, "{}{name}", rest / unit.0)?;
+                rest %= unit.0;
+            }
+        }
+        if rest > 0 { write_decimal(f, rest, Self::SECOND.0, "s") } else { Ok(()) }
+    }
+}
+
+fn write_decimal(f: &mut fmt::Formatter<'_>, us: u64, unit: u64, name: &str) -> fmt::Result {
+    let (whole, rest) = (us / unit, us % unit);
+    if rest == 0 {
+        return write!(f, "{whole}{name}");
+    }
+    let digits = unit.ilog10() as usize;
+    let fraction = format!("{rest:0digits$}");
+    write!(f, "{whole}.{}{name}", fraction.trim_end_matches('0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_spelled_short_and_exact() {
+        for (us, text) in [
+            (0, "0us"),
+            (300, "300us"),
+            (1_500, "1.5ms"),
+            (999_999, "999.999ms"),
+            (1_000_000, "1s"),
+            (7_250_000, "7.25s"),
+            (60_000_000, "1m"),
+            (5_400_000_000, "1h30m"),
+            (86_400_000_001, "1d0.000001s"),
+            (604_800_000_000, "7d"),
+        ] {
+            assert_eq!(Micros(us).to_string(), text);
+        }
+    }
+}

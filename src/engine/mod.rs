@@ -1,0 +1,9 @@
+//! What a decision is, and the stores that take it. Names nothing outside itself.
+
+pub mod algo;
+pub mod clock;
+pub mod identity;
+pub mod limit;
+pub mod quota_watch;
+pub mod store;
+pub mod units;

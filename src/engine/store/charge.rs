@@ -1,0 +1,184 @@
+//! A charge that can be given back: everything a store needs to find it again, carried by whoever
+//! was charged, so that the many charges nobody returns cost the store nothing.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::{Answer, Check, RuleLimit};
+use crate::engine::clock::Micros;
+use crate::engine::identity::Identity;
+use crate::engine::limit::{Algorithm, Cost, Limit, Quota};
+
+/// How long after it was made a charge can be given back or settled.
+pub const CHARGE_LIFE: Micros = Micros::DAY;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charge {
+    pub(super) id: u64,
+    pub(super) identity: Identity,
+    pub(super) cost: Cost,
+    pub(super) idempotency_key: Option<String>,
+    /// What was charged, and when.
+    pub(super) parts: Vec<(Arc<RuleLimit>, Micros)>,
+}
+
+/// What becomes of a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settlement {
+    /// It is given back, and its idempotency answer forgotten.
+    Refund,
+    /// It shall have cost this: less is given back, more is taken even where nothing is left.
+    Cost(Cost),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("that is not the id of a charge")]
+pub struct ChargeIdError;
+
+impl Charge {
+    pub(super) fn of(check: &Check<'_>, answer: &Answer, id: Option<u64>) -> Charge {
+        let times = answer.decisions.iter().map(|d| d.at);
+        Charge {
+            id: id.unwrap_or_else(random_id),
+            identity: check.identity.clone(),
+            cost: check.cost,
+            idempotency_key: check.idempotency.map(|i| i.key.into()),
+            parts: check.limits.iter().cloned().zip(times).collect(),
+        }
+    }
+
+    pub(super) fn lapses_at(&self) -> Micros {
+        self.parts.iter().map(|(_, at)| *at).min().unwrap_or_default() + CHARGE_LIFE
+    }
+
+    /// The opaque text that callers keep.
+    pub fn to_id(&self) -> String {
+        let mut bytes = vec![1]; // the version of this format
+        bytes.extend(self.id.to_le_bytes());
+        bytes.extend(self.cost.get().to_le_bytes());
+        put_text(&mut bytes, self.identity.as_str());
+        put_text(&mut bytes, self.idempotency_key.as_deref().unwrap_or_default());
+        for (rule_limit, at) in &self.parts {
+            let limit = rule_limit.limit();
+            put_text(&mut bytes, rule_limit.name());
+            bytes.push(limit.algorithm().code());
+            for number in [limit.requests(), limit.period().0, limit.capacity(), at.0] {
+                bytes.extend(number.to_le_bytes());
+            }
+        }
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    /// Reads what [`Charge::to_id`] wrote. It comes back from strangers, so nothing is believed.
+    pub fn from_id(text: &str) -> Result<Charge, ChargeIdError> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| ChargeIdError)?;
+        Reader(&bytes).charge().ok_or(ChargeIdError)
+    }
+}
+
+/// Ids need not be secret, only different.
+pub(super) fn random_id() -> u64 {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).expect("the system gives random bytes");
+    u64::from_le_bytes(bytes)
+}
+
+fn put_text(bytes: &mut Vec<u8>, text: &str) {
+    bytes.extend((text.len() as u16).to_le_bytes());
+    bytes.extend(text.as_bytes());
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn charge(&mut self) -> Option<Charge> {
+        if self.take(1)? != [1] {
+            return None;
+        }
+        let (id, cost) = (self.number()?, Cost::new(self.number()?).ok()?);
+        let identity = Identity::opaque(&self.text()?).ok()?;
+        let idempotency_key = Some(self.text()?).filter(|key| !key.is_empty());
+        let mut parts = Vec::new();
+        while !self.0.is_empty() {
+            parts.push(self.part()?);
+        }
+        Some(Charge { id, identity, cost, idempotency_key, parts })
+    }
+
+    fn part(&mut self) -> Option<(Arc<RuleLimit>, Micros)> {
+        let name = self.text()?;
+        let (rule, index) =
+            name.rsplit_once('#').filter(|(rule, _)| (1..=200).contains(&rule.len()))?;
+        let code = self.take(1)?[0];
+        let algorithm = Algorithm::ALL.into_iter().find(|a| a.code() == code)?;
+        let (requests, period) = (self.number()?, Micros(self.number()?));
+        let burst = Some(self.number()?).filter(|_| algorithm.is_bucket());
+        let limit = Limit::new(algorithm, Quota { requests, period, burst }).ok()?;
+        let at = Micros(self.number()?);
+        let rule_limit = RuleLimit::new(rule, index.parse().ok()?, limit);
+        // A limit of 0 never charges.
+        (requests > 0 && at <= Micros::LAST).then(|| (Arc::new(rule_limit), at))
+    }
+
+    fn take(&mut self, n: usize) -> Option<&[u8]> {
+        let (taken, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let length = u16::from_le_bytes(self.take(2)?.try_into().ok()?);
+        String::from_utf8(self.take(usize::from(length))?.to_vec()).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::store::{Idempotency, MemoryStore};
+
+    fn a_charge() -> Charge {
+        let identity: Identity = "user:{1}".parse().unwrap();
+        let limits: Vec<_> = ["10/1s", "5/3s burst 2"]
+            .into_iter()
+            .zip(0..)
+            .map(|(text, index)| {
+                let limit = Limit::new(Algorithm::Gcra, text.parse().unwrap()).unwrap();
+                Arc::new(RuleLimit::new("orders", index, limit))
+            })
+            .collect();
+        let idempotency = Some(Idempotency::new("k", Micros::MINUTE).unwrap());
+        let at = Some(Micros(7));
+        let check =
+            Check { identity: &identity, limits: &limits, cost: Cost::ONE, idempotency, at };
+        MemoryStore::unbounded().check(&check).unwrap().charge(&check).unwrap()
+    }
+
+    #[test]
+    fn a_charge_survives_its_id() {
+        let charge = a_charge();
+        assert_eq!(Charge::from_id(&charge.to_id()), Ok(charge));
+    }
+
+    #[test]
+    fn no_broken_id_is_believed_and_none_crashes() {
+        let id = a_charge().to_id();
+        for cut in 0..id.len() {
+            let _ = Charge::from_id(&id[..cut]);
+        }
+        for (index, _) in id.char_indices() {
+            let mut bent = id.clone();
+            bent.replace_range(index..=index, "_");
+            let _ = Charge::from_id(&bent);
+        }
+        assert_eq!(Charge::from_id(""), Err(ChargeIdError));
+        assert_eq!(Charge::from_id("not base64!"), Err(ChargeIdError));
+        assert_eq!(Charge::from_id(&id[..id.len() - 2]), Err(ChargeIdError));
+    }
+}

@@ -1,0 +1,131 @@
+//! How an identity becomes Redis keys, and back.
+//!
+//! `rl1:{user:123}` holds all quota of `user:123`; what else belongs to it shares the hash tag and
+//! so the cluster slot. The `1` is the version of the layout: another layout takes another prefix,
+//! so that two versions never read each other's values. docs/keys.md has the whole of it.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+use crate::engine::identity::Identity;
+
+pub const DEFAULT_PREFIX: &str = "rl1:";
+
+/// Everything is percent-encoded but letters, digits and these. Not among them: `{` and `}`, which
+/// would move the hash tag; `%` itself; what a glob pattern or a shell would take for its own.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b':')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'-')
+    .remove(b'@')
+    .remove(b'/')
+    .remove(b'+')
+    .remove(b'=')
+    .remove(b',')
+    .remove(b'~');
+
+/// The start of every key; chosen by the operator, so checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prefix(String);
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` cannot be a key prefix; 1 to 64 printable ASCII characters without space, {{, }}, *, ?, [, ], ^ and \\, e.g. rl1:"
+)]
+pub struct PrefixError(String);
+
+impl Prefix {
+    pub fn new(text: &str) -> Result<Prefix, PrefixError> {
+        let fits = (1..=64).contains(&text.len());
+        let plain = text.bytes().all(|b| b.is_ascii_graphic() && !b"{}*?[]^\\".contains(&b));
+        if fits && plain { Ok(Prefix(text.into())) } else { Err(PrefixError(text.into())) }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// All quota of one identity, in one string.
+    pub fn quota(&self, identity: &Identity) -> String {
+        format!("{}{{{}}}", self.0, utf8_percent_encode(identity.as_str(), PLAIN))
+    }
+
+    /// The charges that the sliding logs of one identity remember.
+    pub fn log(&self, identity: &Identity) -> String {
+        self.quota(identity) + ":log"
+    }
+
+    /// What was answered to an idempotency key.
+    pub fn answer(&self, identity: &Identity, idempotency_key: &str) -> String {
+        format!("{}:i:{}", self.quota(identity), utf8_percent_encode(idempotency_key, PLAIN))
+    }
+
+    /// That a charge was given back or settled, so that it is not again.
+    pub fn returned(&self, identity: &Identity, charge: u64) -> String {
+        format!("{}:r:{charge:016x}", self.quota(identity))
+    }
+
+    /// Whose key this is, if it is one of ours.
+    pub fn identity_of(&self, key: &str) -> Option<Identity> {
+        let (encoded, _kind) = key.strip_prefix(&self.0)?.strip_prefix('{')?.split_once('}')?;
+        let text = percent_decode_str(encoded).decode_utf8().ok()?;
+        Identity::opaque(&text).ok()
+    }
+}
+
+impl Default for Prefix {
+    fn default() -> Prefix {
+        Prefix(DEFAULT_PREFIX.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn plain_identities_stay_readable() {
+        let prefix = Prefix::default();
+        let key = |text: &str| prefix.quota(&Identity::opaque(text).unwrap());
+        assert_eq!(key("user:123"), "rl1:{user:123}");
+        assert_eq!(key("ip:2001:db8::"), "rl1:{ip:2001:db8::}");
+        assert_eq!(key("user:1}evil{x"), "rl1:{user:1%7Devil%7Bx}");
+        assert_eq!(key("a%7Db"), "rl1:{a%257Db}");
+    }
+
+    #[test]
+    fn a_prefix_cannot_move_the_hash_tag_or_hide_keys_from_a_scan() {
+        for text in ["", "rl{", "rl}", "rl *", "rl[1]", "é", &"x".repeat(65)] {
+            assert!(Prefix::new(text).is_err(), "{text}");
+        }
+        assert!(Prefix::new("team-a:rl1:").is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_leads_back_to_its_identity_and_to_no_other(text in "[^\\p{Cc}]{1,80}") {
+            let prefix = Prefix::default();
+            let identity = Identity::opaque(&text).unwrap();
+            // Decoding undoes encoding, so no two identities share a key.
+            for key in [prefix.quota(&identity), prefix.log(&identity), prefix.answer(&identity, "}{:i:")] {
+                prop_assert_eq!(prefix.identity_of(&key), Some(identity.clone()));
+            }
+        }
+
+        #[test]
+        fn the_hash_tag_is_the_encoded_identity(text in "[{}%a:]{1,12}", other in "[{}%a:]{1,12}") {
+            let prefix = Prefix::default();
+            let tag = |text: &str| {
+                // As Redis Cluster finds it: between the first `{` and the first `}` after it.
+                let key = prefix.answer(&Identity::opaque(text).unwrap(), &other);
+                let open = key.find('{').unwrap();
+                let close = key[open..].find('}').unwrap() + open;
+                key[open + 1..close].to_string()
+            };
+            prop_assert!(!tag(&text).is_empty());
+            prop_assert_eq!(tag(&text) == tag(&other), text == other);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What a memory store remembers beside buckets: answers to idempotency keys, and which charges
+//! were returned. Both are bounded.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use super::{Answer, Idempotency};
+use crate::engine::clock::Micros;
+use crate::engine::identity::Identity;
+use crate::engine::limit::Cost;
+
+/// 100 000 answers within five minutes are 333 a second; beyond it the oldest is forgotten, and a
+/// retry of it is decided afresh.
+const MAX_ANSWERS: usize = 100_000;
+/// Beyond a million returns within a day nothing more is given back: never twice, rather than
+/// sometimes.
+const MAX_RETURNED: usize = 1_000_000;
+
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    answers: HashMap<(Identity, String), Remembered>,
+    /// In the order they were remembered.
+    answer_order: VecDeque<(Identity, String)>,
+    returned: HashSet<u64>,
+    returned_order: VecDeque<(Micros, u64)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Remembered {
+    pub(super) cost: Cost,
+    answer: Answer,
+    ends: Micros,
+}
+
+impl Remembered {
+    pub(super) fn replay(&self) -> Answer {
+        Answer { replayed: true, ..self.answer.clone() }
+    }
+}
+
+impl Ledger {
+    pub(super) fn answer(
+        &self,
+        identity: &Identity,
+        key: &str,
+        now: Micros,
+    ) -> Option<&Remembered> {
+        self.answers.get(&(identity.clone(), key.into())).filter(|r| r.ends > now)
+    }
+
+    pub(super) fn remember(
+        &mut self,
+        identity: &Identity,
+        idempotency: Idempotency<'_>,
+        cost: Cost,
+        answer: &Answer,
+        now: Micros,
+    ) {
+        let key = (identity.clone(), idempotency.key.to_string());
+        while let Some(oldest) = self.answer_order.front() {
+            let ended = self.answers.get(oldest).is_none_or(|r| r.ends <= now);
+            if !ended && self.answer_order.len() < MAX_ANSWERS {
+                break;
+            }
+            self.answers.remove(oldest);
+            self.answer_order.pop_front();
+        }
+        let ends = now + idempotency.remember;
+        self.answers.insert(key.clone(), Remembered { cost, answer: answer.clone(), ends });
+        self.answer_order.push_back(key);
+    }
+
+    pub(super) fn forget(&mut self, identity: &Identity, key: &str) {
+        self.answers.remove(&(identity.clone(), key.into()));
+    }
+
+    /// False when the charge was returned before, or when there is no room to say that it was.
+    pub(super) fn mark_returned(&mut self, charge: u64, lapses_at: Micros, now: Micros) -> bool {
+        while self.returned_order.front().is_some_and(|(lapses, _)| *lapses <= now) {
+            if let Some((_, lapsed)) = self.returned_order.pop_front() {
+                self.returned.remove(&lapsed);
+            }
+        }
+        if self.returned.len() >= MAX_RETURNED || !self.returned.insert(charge) {
+            return false;
+        }
+        self.returned_order.push_back((lapses_at, charge));
+        true
+    }
+}

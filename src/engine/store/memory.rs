@@ -1,0 +1,450 @@
+//! Buckets in this process: sharded by identity, each shard behind a lock of its own.
+//!
+//! One identity is one entry of one cache line: its name (inline up to 24 bytes), and its quota,
+//! inline while it has a single limit. An index of entry numbers is all that is hashed, so half
+//! empty hash tables cost 5 bytes a place and not 64.
+//!
+//! Bounded: when `max_identities` are held, those that are whole are forgotten first. If none is
+//! found, the newcomer shares one overflow bucket per limit with all other newcomers, and that is
+//! counted. An identity with anything used is never forgotten.
+
+use std::hash::BuildHasher;
+use std::mem;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use compact_str::CompactString;
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+
+use super::charge::{Charge, Settlement, random_id};
+use super::ledger::Ledger;
+use super::{Answer, Check, RuleLimit, StoreError};
+use crate::engine::algo::{self, State};
+use crate::engine::clock::Micros;
+use crate::engine::limit::{Cost, Decision};
+
+pub const DEFAULT_MAX_IDENTITIES: usize = 1_000_000;
+/// Enough that two threads rarely meet; few enough that an empty store is small.
+const MAX_SHARDS: usize = 64;
+const IDENTITIES_PER_SHARD: usize = 1_024;
+/// Every so many checks of a shard one of its entries is looked at, and goes if it is whole.
+const CHECKS_PER_SWEEP: u32 = 16;
+/// How many entries of a shard are looked at for a newcomer's place before it has to share.
+const SEARCH_FOR_PLACE: usize = 64;
+
+#[derive(Debug)]
+pub struct MemoryStore {
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+    max_identities: Option<usize>,
+    identities: AtomicUsize,
+    overflow: Mutex<Quotas>,
+    overflowed: AtomicU64,
+    clock_jumps: AtomicU64,
+    /// Idempotent answers and returned charges.
+    ledger: Mutex<Ledger>,
+}
+
+/// Aligned to two cache lines (CPUs fetch pairs), so that neighbours' locks do not collide.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    index: HashTable<u32>,
+    entries: Vec<Entry>,
+    /// The next entry to look at for being whole.
+    hand: usize,
+    checks: u32,
+}
+
+#[derive(Debug)]
+struct Entry {
+    identity: CompactString,
+    quotas: Quotas,
+}
+
+/// The buckets of one identity.
+#[derive(Debug)]
+enum Quotas {
+    One(Quota),
+    Many(Vec<Quota>),
+}
+
+#[derive(Clone, Debug)]
+struct Quota {
+    limit: Arc<RuleLimit>,
+    state: State,
+}
+
+impl MemoryStore {
+    pub fn new(max_identities: usize) -> MemoryStore {
+        let shards = (max_identities / IDENTITIES_PER_SHARD).clamp(1, MAX_SHARDS);
+        MemoryStore::with(Some(max_identities), shards.next_power_of_two())
+    }
+
+    /// Forgets nothing, not even what is whole: for traces, whose size is given.
+    pub fn unbounded() -> MemoryStore {
+        MemoryStore::with(None, 1)
+    }
+
+    fn with(max_identities: Option<usize>, shards: usize) -> MemoryStore {
+        MemoryStore {
+            shards: (0..shards).map(|_| Shard::default()).collect(),
+            hasher: RandomState::default(),
+            max_identities,
+            identities: AtomicUsize::new(0),
+            overflow: Mutex::new(Quotas::Many(Vec::new())),
+            overflowed: AtomicU64::new(0),
+            clock_jumps: AtomicU64::new(0),
+            ledger: Mutex::default(),
+        }
+    }
+
+    /// How many identities are held.
+    pub fn identities(&self) -> usize {
+        self.identities.load(Ordering::Relaxed)
+    }
+
+    /// How many charges went to a shared overflow bucket for want of room.
+    pub fn overflowed(&self) -> u64 {
+        self.overflowed.load(Ordering::Relaxed)
+    }
+
+    /// How many times a bucket started whole because its last charge lay in the future.
+    pub fn clock_jumps(&self) -> u64 {
+        self.clock_jumps.load(Ordering::Relaxed)
+    }
+
+    pub fn check(&self, check: &Check<'_>) -> Result<Answer, StoreError> {
+        let now = check.at.unwrap_or_else(Micros::now);
+        let Some(idempotency) = check.idempotency else {
+            return Ok(Answer {
+                decisions: self.decide(check, now),
+                replayed: false,
+                charge_id: None,
+            });
+        };
+        let mut ledger = lock(&self.ledger);
+        if let Some(remembered) = ledger.answer(check.identity, idempotency.key, now) {
+            return if remembered.cost == check.cost {
+                Ok(remembered.replay())
+            } else {
+                Err(StoreError::OtherCost)
+            };
+        }
+        let decisions = self.decide(check, now);
+        let answer = Answer { decisions, replayed: false, charge_id: Some(random_id()) };
+        if answer.allowed() && check.cost > Cost::PEEK {
+            ledger.remember(check.identity, idempotency, check.cost, &answer, now);
+        }
+        Ok(answer)
+    }
+
+    fn decide(&self, check: &Check<'_>, now: Micros) -> SmallVec<[Decision; 1]> {
+        let hash = self.hasher.hash_one(check.identity.as_str());
+        let mut table = self.lock_shard(hash);
+        if let Some(entry) = table.find(hash, check.identity.as_str()) {
+            let decisions = entry.quotas.check(check, now);
+            self.count_jumps(&decisions);
+            self.sweep_now_and_then(&mut table, now);
+            return decisions;
+        }
+        let mut quotas = Quotas::none();
+        let decisions = quotas.check(check, now);
+        if quotas.is_empty() || self.admit(&mut table, now) {
+            if !quotas.is_empty() {
+                table.insert(hash, check.identity.as_str(), quotas, |id| self.hasher.hash_one(id));
+            }
+            return decisions;
+        }
+        drop(table);
+        self.overflowed.fetch_add(1, Ordering::Relaxed);
+        lock(&self.overflow).check(check, now)
+    }
+
+    /// Gives back a charge or replaces its cost, once; false when done before or too late.
+    pub fn settle(&self, charge: &Charge, to: Settlement, at: Option<Micros>) -> bool {
+        let now = at.unwrap_or_else(Micros::now);
+        let mut ledger = lock(&self.ledger);
+        if charge.lapses_at() <= now || !ledger.mark_returned(charge.id, charge.lapses_at(), now) {
+            return false;
+        }
+        if to == Settlement::Refund
+            && let Some(key) = &charge.idempotency_key
+        {
+            ledger.forget(&charge.identity, key);
+        }
+        let settled = match to {
+            Settlement::Refund => Cost::PEEK,
+            Settlement::Cost(cost) => cost,
+        };
+        let hash = self.hasher.hash_one(charge.identity.as_str());
+        let mut table = self.lock_shard(hash);
+        if let Some(entry) = table.find(hash, charge.identity.as_str()) {
+            entry.quotas.settle(charge, settled, now);
+        } else if settled > charge.cost && self.admit(&mut table, now) {
+            let mut quotas = Quotas::none();
+            quotas.settle(charge, settled, now);
+            table.insert(hash, charge.identity.as_str(), quotas, |id| self.hasher.hash_one(id));
+        }
+        true
+    }
+
+    /// Counts one more identity in, if there is room or can be made.
+    fn admit(&self, table: &mut Table, now: Micros) -> bool {
+        let Some(max) = self.max_identities else {
+            self.identities.fetch_add(1, Ordering::Relaxed);
+            return true;
+        };
+        self.sweep(table, 2, now);
+        if self.identities.fetch_add(1, Ordering::Relaxed) < max {
+            return true;
+        }
+        if self.sweep(table, SEARCH_FOR_PLACE, now) || self.sweep_elsewhere(now) {
+            return true;
+        }
+        self.identities.fetch_sub(1, Ordering::Relaxed);
+        false
+    }
+
+    fn sweep_now_and_then(&self, table: &mut Table, now: Micros) {
+        table.checks = table.checks.wrapping_add(1);
+        if table.checks % CHECKS_PER_SWEEP == 0 && self.max_identities.is_some() {
+            self.sweep(table, 1, now);
+        }
+    }
+
+    /// Looks at the next `entries` of a table and forgets those that are whole; true if any was.
+    fn sweep(&self, table: &mut Table, entries: usize, now: Micros) -> bool {
+        let before = table.entries.len();
+        for _ in 0..entries.min(before) {
+            table.sweep_one(now, |id| self.hasher.hash_one(id));
+        }
+        let forgotten = before - table.entries.len();
+        if forgotten > 0 {
+            self.identities.fetch_sub(forgotten, Ordering::Relaxed);
+            table.shrink(|id| self.hasher.hash_one(id));
+        }
+        forgotten > 0
+    }
+
+    /// The own shard had no whole entry; another may: each newcomer in vain looks into the next.
+    /// Only one that nobody holds, lest two newcomers wait for each other.
+    fn sweep_elsewhere(&self, now: Micros) -> bool {
+        let shard = &self.shards[self.overflowed() as usize % self.shards.len()];
+        shard.0.try_lock().is_ok_and(|mut table| self.sweep(&mut table, SEARCH_FOR_PLACE, now))
+    }
+
+    fn lock_shard(&self, hash: u64) -> MutexGuard<'_, Table> {
+        // The table itself uses the lowest and the seven highest bits.
+        lock(&self.shards[(hash >> 32) as usize & (self.shards.len() - 1)].0)
+    }
+
+    fn count_jumps(&self, decisions: &[Decision]) {
+        let jumps = decisions.iter().filter(|d| d.clock_jump).count() as u64;
+        if jumps > 0 {
+            self.clock_jumps.fetch_add(jumps, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> MemoryStore {
+        MemoryStore::new(DEFAULT_MAX_IDENTITIES)
+    }
+}
+
+impl Table {
+    fn find(&mut self, hash: u64, identity: &str) -> Option<&mut Entry> {
+        let Table { index, entries, .. } = self;
+        let number = *index.find(hash, |n| entries[*n as usize].identity == identity)?;
+        Some(&mut entries[number as usize])
+    }
+
+    fn insert(&mut self, hash: u64, identity: &str, quotas: Quotas, hash_of: impl Fn(&str) -> u64) {
+        let Table { index, entries, .. } = self;
+        let number =
+            u32::try_from(entries.len()).expect("a shard holds fewer than 2^32 identities");
+        index.insert_unique(hash, number, |n| hash_of(&entries[*n as usize].identity));
+        entries.push(Entry { identity: identity.into(), quotas });
+    }
+
+    fn sweep_one(&mut self, now: Micros, hash_of: impl Fn(&str) -> u64) {
+        if self.hand >= self.entries.len() {
+            self.hand = 0;
+        }
+        match self.entries.get(self.hand) {
+            Some(entry) if entry.quotas.are_whole(now) => self.remove(self.hand, hash_of),
+            _ => self.hand += 1,
+        }
+    }
+
+    fn remove(&mut self, number: usize, hash_of: impl Fn(&str) -> u64) {
+        let last = self.entries.len() - 1;
+        let hash = hash_of(&self.entries[number].identity);
+        if let Ok(place) = self.index.find_entry(hash, |n| *n as usize == number) {
+            place.remove();
+        }
+        // The last entry fills the gap, and its place in the index follows.
+        let moved = hash_of(&self.entries[last].identity);
+        if number != last
+            && let Some(place) = self.index.find_mut(moved, |n| *n as usize == last)
+        {
+            *place = number as u32;
+        }
+        self.entries.swap_remove(number);
+    }
+
+    /// Gives memory back once three quarters of it stand empty.
+    fn shrink(&mut self, hash_of: impl Fn(&str) -> u64) {
+        let Table { index, entries, .. } = self;
+        if entries.capacity() > 64 && entries.len() < entries.capacity() / 4 {
+            entries.shrink_to(2 * entries.len());
+            index.shrink_to(2 * entries.len(), |n| hash_of(&entries[*n as usize].identity));
+        }
+    }
+}
+
+impl Quotas {
+    fn none() -> Quotas {
+        Quotas::Many(Vec::new())
+    }
+
+    fn all(&self) -> &[Quota] {
+        match self {
+            Quotas::One(quota) => std::slice::from_ref(quota),
+            Quotas::Many(quotas) => quotas,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+
+    fn are_whole(&self, now: Micros) -> bool {
+        self.all().iter().all(|q| q.state.whole_at(q.limit.limit()) <= now)
+    }
+
+    fn find(&self, limit: &Arc<RuleLimit>) -> Option<&Quota> {
+        self.all().iter().find(|q| q.is_of(limit))
+    }
+
+    /// Decides all limits; charges all of them, or none.
+    fn check(&mut self, check: &Check<'_>, now: Micros) -> SmallVec<[Decision; 1]> {
+        let ask = |quotas: &Quotas, limit: &Arc<RuleLimit>, cost| match quotas.find(limit) {
+            Some(quota) => quota.decide(limit, now, cost),
+            None => {
+                algo::decide(limit.limit(), &State::fresh(limit.limit().algorithm()), now, cost)
+            }
+        };
+        let mut decisions: SmallVec<[Decision; 1]> =
+            check.limits.iter().map(|limit| ask(self, limit, check.cost)).collect();
+        if decisions.iter().all(|d| d.allowed) {
+            if check.cost > Cost::PEEK {
+                check.limits.iter().for_each(|limit| self.take(limit, now, check.cost));
+            }
+        } else {
+            // Nobody is charged: whoever would have let it through answers as if nothing was asked.
+            for (decision, limit) in
+                decisions.iter_mut().zip(check.limits).filter(|(d, _)| d.allowed)
+            {
+                *decision = ask(self, limit, Cost::PEEK);
+            }
+        }
+        decisions
+    }
+
+    fn take(&mut self, limit: &Arc<RuleLimit>, now: Micros, cost: Cost) {
+        let quota = self.find_or_add(limit);
+        quota.adopt(limit);
+        algo::take(limit.limit(), &mut quota.state, now, cost);
+    }
+
+    fn find_or_add(&mut self, limit: &Arc<RuleLimit>) -> &mut Quota {
+        let found = self.all().iter().position(|q| q.is_of(limit));
+        let fresh =
+            || Quota { limit: limit.clone(), state: State::fresh(limit.limit().algorithm()) };
+        if found.is_none() {
+            *self = match mem::replace(self, Quotas::none()) {
+                Quotas::Many(quotas) if quotas.is_empty() => Quotas::One(fresh()),
+                Quotas::One(quota) => Quotas::Many(vec![quota, fresh()]),
+                Quotas::Many(mut quotas) => {
+                    quotas.push(fresh());
+                    Quotas::Many(quotas)
+                }
+            };
+        }
+        match self {
+            Quotas::One(quota) => quota,
+            Quotas::Many(quotas) => {
+                let added = quotas.len() - 1;
+                &mut quotas[found.unwrap_or(added)]
+            }
+        }
+    }
+
+    fn settle(&mut self, charge: &Charge, settled: Cost, now: Micros) {
+        for (limit, charged_at) in &charge.parts {
+            if settled > charge.cost {
+                let more = Cost::new(settled.get() - charge.cost.get()).expect("less than a cost");
+                let quota = self.find_or_add(limit);
+                let present = quota.limit.clone();
+                algo::take(present.limit(), &mut quota.state, now, more);
+            } else if self.find(limit).is_some() {
+                let less = Cost::new(charge.cost.get() - settled.get()).expect("less than a cost");
+                let quota = self.find_or_add(limit);
+                algo::refund(quota.limit.limit(), &mut quota.state, *charged_at, less);
+            }
+        }
+    }
+}
+
+impl Quota {
+    fn is_of(&self, limit: &Arc<RuleLimit>) -> bool {
+        Arc::ptr_eq(&self.limit, limit) || self.limit.name() == limit.name()
+    }
+
+    fn is_under(&self, limit: &Arc<RuleLimit>) -> bool {
+        Arc::ptr_eq(&self.limit, limit) || self.limit.limit() == limit.limit()
+    }
+
+    fn decide(&self, limit: &Arc<RuleLimit>, now: Micros, cost: Cost) -> Decision {
+        if self.is_under(limit) {
+            return algo::decide(limit.limit(), &self.state, now, cost);
+        }
+        let carried = algo::carry_over(self.limit.limit(), limit.limit(), self.state.clone());
+        algo::decide(limit.limit(), &carried, now, cost)
+    }
+
+    /// From now on this quota is under `limit`, which may have changed since its last charge.
+    fn adopt(&mut self, limit: &Arc<RuleLimit>) {
+        if Arc::ptr_eq(&self.limit, limit) {
+            return;
+        }
+        if !self.is_under(limit) {
+            let state = mem::replace(&mut self.state, State::fresh(limit.limit().algorithm()));
+            self.state = algo::carry_over(self.limit.limit(), limit.limit(), state);
+        }
+        self.limit = limit.clone();
+    }
+}
+
+/// A thread that panicked while it held a lock left the table as it was between two statements;
+/// every one of those states is consistent.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_with_one_limit_is_one_cache_line() {
+        assert_eq!(mem::size_of::<Entry>(), 64);
+    }
+}

@@ -1,0 +1,177 @@
+//! Where buckets live. A store owns atomicity, an algorithm owns meaning: whatever the store, the
+//! same history gives the same answers, to the microsecond.
+
+pub mod charge;
+pub mod keys;
+mod ledger;
+pub mod memory;
+pub mod redis;
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::clock::Micros;
+use super::identity::Identity;
+use super::limit::{Cost, Decision, Limit, deciding};
+pub use charge::{Charge, Settlement};
+pub use memory::MemoryStore;
+pub use redis::RedisStore;
+
+/// How long an allowed answer is remembered for its idempotency key, unless configured.
+pub const DEFAULT_IDEMPOTENCY_TTL: Micros = Micros(5 * Micros::MINUTE.0);
+pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 255;
+
+/// One limit of one rule, under the name its bucket has in every store: `rule#index`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleLimit {
+    name: String,
+    limit: Limit,
+}
+
+impl RuleLimit {
+    /// `rule` is a rule's name (`[a-z0-9-]`, at most 200 bytes), `index` the place in its list.
+    pub fn new(rule: &str, index: u8, limit: Limit) -> RuleLimit {
+        assert!(
+            !rule.is_empty() && rule.len() <= 200,
+            "rule names are checked where they are read"
+        );
+        RuleLimit { name: format!("{rule}#{index}"), limit }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn rule(&self) -> &str {
+        self.name.rsplit_once('#').map_or(&self.name, |(rule, _)| rule)
+    }
+
+    pub fn limit(&self) -> &Limit {
+        &self.limit
+    }
+}
+
+/// One identity asking to pass all of these limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Check<'a> {
+    pub identity: &'a Identity,
+    pub limits: &'a [Arc<RuleLimit>],
+    pub cost: Cost,
+    pub idempotency: Option<Idempotency<'a>>,
+    /// The time to decide at; none for the store's own clock. Given by traces and tests.
+    pub at: Option<Micros>,
+}
+
+/// A retried request with the same key gets the first allowed answer again, uncharged.
+#[derive(Clone, Copy, Debug)]
+pub struct Idempotency<'a> {
+    pub key: &'a str,
+    pub remember: Micros,
+}
+
+impl<'a> Idempotency<'a> {
+    pub fn new(key: &'a str, remember: Micros) -> Result<Idempotency<'a>, IdempotencyKeyError> {
+        let fits = (1..=MAX_IDEMPOTENCY_KEY_BYTES).contains(&key.len());
+        let printable = !key.chars().any(char::is_control);
+        if fits && printable { Ok(Idempotency { key, remember }) } else { Err(IdempotencyKeyError) }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an idempotency key has 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes and no control characters")]
+pub struct IdempotencyKeyError;
+
+/// What the limits of one identity said, in the order they were given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub decisions: SmallVec<[Decision; 1]>,
+    /// It was given before, to the same idempotency key; nothing was charged now.
+    pub replayed: bool,
+    /// What an idempotent charge is known by.
+    charge_id: Option<u64>,
+}
+
+impl Answer {
+    pub fn allowed(&self) -> bool {
+        self.decisions.iter().all(|d| d.allowed)
+    }
+
+    /// The decision that speaks for all of them, and which one it is.
+    pub fn deciding(&self) -> Option<(usize, &Decision)> {
+        deciding(&self.decisions).map(|index| (index, &self.decisions[index]))
+    }
+
+    /// How long to hold the request: the longest that any limit asks for.
+    pub fn delay(&self) -> Micros {
+        self.decisions.iter().map(|d| d.delay).max().unwrap_or_default()
+    }
+
+    /// What was charged, so that it can be given back; none when nothing was.
+    pub fn charge(&self, check: &Check<'_>) -> Option<Charge> {
+        let charged = self.allowed() && check.cost > Cost::PEEK && !self.decisions.is_empty();
+        charged.then(|| Charge::of(check, self, self.charge_id))
+    }
+}
+
+/// Why a store could not decide. Only `NotSent` proves that nothing was charged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    #[error("cannot reach redis at {url}: {why}")]
+    Unreachable { url: String, why: String },
+    #[error("redis at {url} did not answer within {deadline}; it may or may not have counted this")]
+    Timeout { url: String, deadline: Micros },
+    #[error("lost the connection to redis at {url}: {why}; it may or may not have counted this")]
+    Lost { url: String, why: String },
+    #[error("redis at {url} refused: {why}")]
+    Refused { url: String, code: String, why: String },
+    #[error("redis at {url} is busy: {waiting} checks are waiting already")]
+    Overloaded { url: String, waiting: usize },
+    #[error("the idempotency key was used before with another cost")]
+    OtherCost,
+}
+
+impl StoreError {
+    /// Whether the call may have been counted although no answer came.
+    pub fn outcome_unknown(&self) -> bool {
+        matches!(self, StoreError::Timeout { .. } | StoreError::Lost { .. })
+    }
+}
+
+/// The stores there are. Closed on purpose: no type parameter spreads from here.
+#[derive(Debug)]
+pub enum Store {
+    Memory(MemoryStore),
+    Redis(RedisStore),
+}
+
+impl Store {
+    pub async fn check(&self, check: &Check<'_>) -> Result<Answer, StoreError> {
+        match self {
+            Store::Memory(store) => store.check(check),
+            Store::Redis(store) => store.check(check).await,
+        }
+    }
+
+    /// Decides `checks` one after the other; what came before an error stands.
+    pub async fn check_in_order(&self, checks: &[Check<'_>]) -> Vec<Result<Answer, StoreError>> {
+        match self {
+            Store::Memory(store) => checks.iter().map(|check| store.check(check)).collect(),
+            Store::Redis(store) => store.check_in_order(checks).await,
+        }
+    }
+
+    /// Gives back a charge or replaces its cost, once; false when that was done before or it is
+    /// too late.
+    pub async fn settle(
+        &self,
+        charge: &Charge,
+        to: Settlement,
+        at: Option<Micros>,
+    ) -> Result<bool, StoreError> {
+        match self {
+            Store::Memory(store) => Ok(store.settle(charge, to, at)),
+            Store::Redis(store) => store.settle(charge, to, at).await,
+        }
+    }
+}

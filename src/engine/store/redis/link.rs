@@ -1,0 +1,396 @@
+//! The connection to one Redis: commands leave in batches, every call has a deadline, and a
+//! connection that has gone silent is replaced.
+//!
+//! Callers put a call into a queue and wait no longer than their deadline. One task drains the
+//! queue into pipelines: a script costs the server ten times an INCR, but a packet of its own costs
+//! it as much again, so what waits together travels together. A second task replaces the
+//! connection when [`Health`] says so. No call that may have run is ever sent twice.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Pipeline, RedisError, ServerErrorKind, Value};
+use smallvec::SmallVec;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+use super::address::RedisAddress;
+use super::health::Health;
+use super::scripts::Script;
+use crate::engine::clock::Micros;
+use crate::engine::store::StoreError;
+
+/// Calls in one pipeline: enough to fill packets, few enough to keep the first one's wait short.
+const MAX_BATCH: usize = 64;
+/// Pipelines on the wire at once: one being answered while the next travels.
+const BATCHES_IN_FLIGHT: usize = 4;
+/// Calls that may wait; more is a store that cannot keep up, and said so at once.
+const MAX_WAITING: usize = 16_384;
+/// Between attempts to connect again: short, for everybody is waiting.
+const RECONNECT_PAUSE: [u64; 4] = [10, 50, 100, 200];
+
+/// How to speak to a Redis.
+#[derive(Clone, Debug)]
+pub struct RedisOptions {
+    pub address: RedisAddress,
+    /// No check outlives it.
+    pub deadline: Micros,
+    pub connect_timeout: Micros,
+}
+
+/// One script call.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) script: &'static Script,
+    pub(super) keys: SmallVec<[String; 3]>,
+    pub(super) args: SmallVec<[Vec<u8>; 2]>,
+}
+
+type CallResult = Result<Value, StoreError>;
+
+struct Waiting {
+    call: Call,
+    answer: oneshot::Sender<CallResult>,
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    queue: mpsc::Sender<Waiting>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: RedisOptions,
+    current: watch::Sender<Current>,
+    health: Mutex<Health>,
+    broken: Notify,
+}
+
+/// The connection in use, or why there is none.
+#[derive(Clone)]
+enum Current {
+    Up(Arc<Connection>),
+    Down(StoreError),
+}
+
+struct Connection {
+    redis: MultiplexedConnection,
+    batches: Arc<Semaphore>,
+}
+
+impl Link {
+    /// Connects, and keeps a connection from then on for as long as it lives.
+    pub(super) async fn open(options: RedisOptions) -> Result<Link, StoreError> {
+        let connection = connect(&options).await?;
+        let shared = Arc::new(Shared {
+            options,
+            current: watch::Sender::new(Current::Up(connection)),
+            health: Mutex::default(),
+            broken: Notify::new(),
+        });
+        let (queue, waiting) = mpsc::channel(MAX_WAITING);
+        tokio::spawn(drain(waiting, shared.clone()));
+        tokio::spawn(keep_connected(Arc::downgrade(&shared)));
+        Ok(Link { queue, shared })
+    }
+
+    pub(super) fn url(&self) -> String {
+        self.shared.options.address.to_string()
+    }
+
+    /// Runs one call, in company with others where there are any.
+    pub(super) async fn call(&self, call: Call) -> CallResult {
+        if let Current::Down(why) = &*self.shared.current.borrow() {
+            return Err(why.clone());
+        }
+        let (answer, reply) = oneshot::channel();
+        if self.queue.try_send(Waiting { call, answer }).is_err() {
+            return Err(StoreError::Overloaded { url: self.url(), waiting: MAX_WAITING });
+        }
+        let began = Instant::now();
+        match timeout(self.shared.options.deadline.into(), reply).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_closed)) => Err(self.shared.lost("it was closed")),
+            Err(_elapsed) => Err(self.shared.timed_out(began)),
+        }
+    }
+
+    /// Runs calls one after the other in a pipeline of their own.
+    pub(super) async fn call_in_order(&self, calls: &[Call]) -> Vec<CallResult> {
+        let connection = match self.shared.current.borrow().clone() {
+            Current::Up(connection) => connection,
+            Current::Down(why) => return calls.iter().map(|_| Err(why.clone())).collect(),
+        };
+        let began = Instant::now();
+        let results = send(&self.shared, &connection, calls);
+        match timeout(self.shared.options.deadline.into(), results).await {
+            Ok(results) => results,
+            Err(_elapsed) => {
+                let error = self.shared.timed_out(began);
+                calls.iter().map(|_| Err(error.clone())).collect()
+            }
+        }
+    }
+
+    /// An ordinary command, for what is not a check.
+    pub(super) async fn command(&self, command: &redis::Cmd) -> CallResult {
+        let connection = match self.shared.current.borrow().clone() {
+            Current::Up(connection) => connection,
+            Current::Down(why) => return Err(why),
+        };
+        let began = Instant::now();
+        let mut redis = connection.redis.clone();
+        match timeout(self.shared.options.deadline.into(), redis.send_packed_command(command)).await
+        {
+            Ok(Ok(Value::ServerError(error))) => Err(self.shared.refused(&error.into())),
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(self.shared.failed(&error)),
+            Err(_elapsed) => Err(self.shared.timed_out(began)),
+        }
+    }
+}
+
+impl Shared {
+    fn url(&self) -> String {
+        self.options.address.to_string()
+    }
+
+    fn lost(&self, why: &str) -> StoreError {
+        StoreError::Lost { url: self.url(), why: why.into() }
+    }
+
+    fn health(&self) -> std::sync::MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn timed_out(&self, began: Instant) -> StoreError {
+        if self.health().timeout(began, Instant::now()) {
+            self.give_up("it no longer answers");
+        }
+        StoreError::Timeout { url: self.url(), deadline: self.options.deadline }
+    }
+
+    /// What a whole pipeline came to grief with.
+    fn failed(&self, error: &RedisError) -> StoreError {
+        if error.is_timeout() {
+            return StoreError::Timeout { url: self.url(), deadline: self.options.deadline };
+        }
+        self.give_up("it was lost");
+        self.lost(&error.to_string())
+    }
+
+    /// What the server said to one call.
+    fn refused(&self, error: &RedisError) -> StoreError {
+        if error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly) {
+            // The address now leads to a replica; connecting anew may lead to the master.
+            self.give_up("it became a replica");
+        }
+        let code = error.code().unwrap_or("ERR").to_string();
+        StoreError::Refused { url: self.url(), code, why: error.to_string() }
+    }
+
+    /// From now on callers are told at once, until there is a connection again.
+    fn give_up(&self, why: &str) {
+        let down = StoreError::Unreachable { url: self.url(), why: format!("{why}; reconnecting") };
+        let was_up = self.current.send_if_modified(|current| {
+            let was_up = matches!(current, Current::Up(_));
+            if was_up {
+                *current = Current::Down(down);
+            }
+            was_up
+        });
+        if was_up {
+            self.broken.notify_one();
+        }
+    }
+}
+
+/// Moves calls from the queue onto the wire, as many together as are waiting.
+async fn drain(mut waiting: mpsc::Receiver<Waiting>, shared: Arc<Shared>) {
+    let mut batch = Vec::with_capacity(MAX_BATCH);
+    loop {
+        let place = place_on_the_wire(&shared).await;
+        if waiting.recv_many(&mut batch, MAX_BATCH).await == 0 {
+            return;
+        }
+        // Whoever has given up waiting is not charged either.
+        let batch: Vec<Waiting> = batch.drain(..).filter(|w| !w.answer.is_closed()).collect();
+        let now = shared.current.borrow().clone();
+        match (place, now) {
+            (Some((connection, permit)), Current::Up(now)) if Arc::ptr_eq(&connection, &now) => {
+                tokio::spawn(send_batch(shared.clone(), connection, permit, batch));
+            }
+            (_, Current::Up(connection)) => {
+                let permit = connection.batches.clone().try_acquire_owned().ok();
+                tokio::spawn(send_batch(shared.clone(), connection, permit, batch));
+            }
+            (_, Current::Down(why)) => {
+                batch.into_iter().for_each(|w| drop(w.answer.send(Err(why.clone()))));
+            }
+        }
+    }
+}
+
+type Place = (Arc<Connection>, Option<OwnedSemaphorePermit>);
+
+/// Waits until another batch may be sent; none as soon as the connection is given up.
+async fn place_on_the_wire(shared: &Shared) -> Option<Place> {
+    let mut changes = shared.current.subscribe();
+    let connection = match changes.borrow_and_update().clone() {
+        Current::Up(connection) => connection,
+        Current::Down(_) => return None,
+    };
+    tokio::select! {
+        permit = connection.batches.clone().acquire_owned() => Some((connection, permit.ok())),
+        _ = changes.changed() => None,
+    }
+}
+
+async fn send_batch(
+    shared: Arc<Shared>,
+    connection: Arc<Connection>,
+    _permit: Option<OwnedSemaphorePermit>,
+    batch: Vec<Waiting>,
+) {
+    let (calls, answers): (Vec<_>, Vec<_>) = batch.into_iter().map(|w| (w.call, w.answer)).unzip();
+    let results = send(&shared, &connection, &calls).await;
+    for (answer, result) in answers.into_iter().zip(results) {
+        // The caller may have given up; then nobody wants to know.
+        let _ = answer.send(result);
+    }
+}
+
+/// One pipeline. A script that the server does not have has not run, so those calls, and only
+/// those, go again with their text, in the same order and to the same server.
+async fn send(shared: &Shared, connection: &Connection, calls: &[Call]) -> Vec<CallResult> {
+    let mut results = send_once(shared, connection, calls.iter(), false).await;
+    let missing: Vec<usize> =
+        (0..calls.len()).filter(|i| is_missing_script(&results[*i])).collect();
+    if !missing.is_empty() {
+        let again = missing.iter().map(|i| &calls[*i]);
+        let replies = send_once(shared, connection, again, true).await;
+        missing.into_iter().zip(replies).for_each(|(i, reply)| results[i] = reply);
+    }
+    results
+}
+
+async fn send_once<'a>(
+    shared: &Shared,
+    connection: &Connection,
+    calls: impl Iterator<Item = &'a Call>,
+    with_text: bool,
+) -> Vec<CallResult> {
+    let mut pipeline = Pipeline::new();
+    for call in calls {
+        match with_text {
+            true => pipeline.cmd("EVAL").arg(&call.script.text),
+            false => pipeline.cmd("EVALSHA").arg(&call.script.sha),
+        };
+        pipeline.arg(call.keys.len()).arg(call.keys.as_slice());
+        for arg in &call.args {
+            pipeline.arg(arg.as_slice());
+        }
+    }
+    let count = pipeline.len();
+    let mut redis = connection.redis.clone();
+    match redis.send_packed_commands(&pipeline, 0, count).await {
+        Ok(values) => {
+            shared.health().reply();
+            let each = |value| match value {
+                Value::ServerError(error) => Err(shared.refused(&error.into())),
+                value => Ok(value),
+            };
+            values.into_iter().map(each).collect()
+        }
+        Err(error) => {
+            let error = shared.failed(&error);
+            (0..count).map(|_| Err(error.clone())).collect()
+        }
+    }
+}
+
+fn is_missing_script(result: &CallResult) -> bool {
+    matches!(result, Err(StoreError::Refused { code, .. }) if code == "NOSCRIPT")
+}
+
+/// Connects again whenever the connection was given up, until nobody wants one any more.
+async fn keep_connected(shared: Weak<Shared>) {
+    loop {
+        let Some(live) = shared.upgrade() else { return };
+        // Looking up now and then lets this task end with its link.
+        let _ = timeout(Duration::from_secs(1), live.broken.notified()).await;
+        let is_down = |s: &Shared| matches!(&*s.current.borrow(), Current::Down(_));
+        let mut attempt = 0;
+        while is_down(&live) && Arc::strong_count(&live) > 1 {
+            match connect(&live.options).await {
+                Ok(connection) => {
+                    live.health().reply();
+                    live.current.send_replace(Current::Up(connection));
+                }
+                Err(error) => {
+                    live.current.send_replace(Current::Down(error));
+                    let pause = RECONNECT_PAUSE[attempt.min(RECONNECT_PAUSE.len() - 1)];
+                    tokio::time::sleep(Duration::from_millis(pause + jitter(pause))).await;
+                    attempt += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Up to half as much again, so that many processes do not come back at one instant.
+fn jitter(pause_ms: u64) -> u64 {
+    let mut byte = [0];
+    let _ = getrandom::fill(&mut byte);
+    pause_ms * u64::from(byte[0]) / 512
+}
+
+async fn connect(options: &RedisOptions) -> Result<Arc<Connection>, StoreError> {
+    let unreachable =
+        |why: String| StoreError::Unreachable { url: options.address.to_string(), why };
+    let client = Client::open(options.address.info()).map_err(|e| unreachable(e.to_string()))?;
+    let patience: Duration = options.connect_timeout.into();
+    let deadline: Duration = options.deadline.into();
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(patience))
+        // Ours comes first; this one only ends what a given-up connection still waits for.
+        .set_response_timeout(Some(deadline * 2 + patience));
+    let dial = async {
+        let mut redis = client.get_multiplexed_async_connection_with_config(&config).await?;
+        match redis.send_packed_command(&redis::cmd("PING")).await? {
+            Value::ServerError(error) => Err(error.into()),
+            _pong => Ok(redis),
+        }
+    };
+    match timeout(patience, dial).await {
+        Ok(Ok(redis)) => {
+            let batches = Arc::new(Semaphore::new(BATCHES_IN_FLIGHT));
+            Ok(Arc::new(Connection { redis, batches }))
+        }
+        Ok(Err(error)) => Err(unreachable(explain(&error))),
+        Err(_elapsed) => Err(unreachable(format!(
+            "something accepts connections there but did not speak redis within {}",
+            options.connect_timeout
+        ))),
+    }
+}
+
+/// The crate's words, with what to do about the usual ones.
+fn explain(error: &RedisError) -> String {
+    let hint = match (error.kind(), error.code()) {
+        (redis::ErrorKind::Parse, _) => "; what answers there is not redis",
+        (_, Some("NOAUTH" | "WRONGPASS")) | (redis::ErrorKind::AuthenticationFailed, _) => {
+            "; give the password in the URL, RLCTL_REDIS_PASSWORD_FILE or REDISCLI_AUTH"
+        }
+        _ if error.is_connection_refusal() => "; is redis-server running there?",
+        _ => "",
+    };
+    format!("{error}{hint}")
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("options", &self.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,145 @@
+//! Buckets in Redis: each check is one script call, decided on the server's clock.
+
+mod address;
+mod health;
+mod link;
+mod scripts;
+
+use redis::Value;
+use smallvec::smallvec;
+
+use self::link::{Call, Link};
+use self::scripts::{Packed, Reply, Script, parse_reply};
+use super::charge::{Charge, Settlement, random_id};
+use super::keys::Prefix;
+use super::{Answer, Check, StoreError};
+use crate::engine::clock::Micros;
+use crate::engine::limit::{Algorithm, Cost};
+pub use address::{RedisAddress, RedisAddressError};
+pub use link::RedisOptions;
+
+/// How many keys one step of a scan looks at: some tens of microseconds for the server.
+const SCAN_STEP: usize = 500;
+
+#[derive(Debug)]
+pub struct RedisStore {
+    link: Link,
+    prefix: Prefix,
+}
+
+impl RedisStore {
+    pub async fn connect(options: RedisOptions, prefix: Prefix) -> Result<RedisStore, StoreError> {
+        Ok(RedisStore { link: Link::open(options).await?, prefix })
+    }
+
+    pub async fn check(&self, check: &Check<'_>) -> Result<Answer, StoreError> {
+        let value = self.link.call(self.call(check)).await?;
+        self.answer(check, &value)
+    }
+
+    pub async fn check_in_order(&self, checks: &[Check<'_>]) -> Vec<Result<Answer, StoreError>> {
+        let calls: Vec<Call> = checks.iter().map(|check| self.call(check)).collect();
+        let values = self.link.call_in_order(&calls).await;
+        let each = |(check, value): (_, Result<Value, _>)| self.answer(check, &value?);
+        checks.iter().zip(values).map(each).collect()
+    }
+
+    pub async fn settle(
+        &self,
+        charge: &Charge,
+        to: Settlement,
+        at: Option<Micros>,
+    ) -> Result<bool, StoreError> {
+        let identity = &charge.identity;
+        let mut keys = smallvec![
+            self.prefix.quota(identity),
+            self.prefix.log(identity),
+            self.prefix.returned(identity, charge.id),
+        ];
+        if let (Settlement::Refund, Some(key)) = (to, &charge.idempotency_key) {
+            keys.push(self.prefix.answer(identity, key));
+        }
+        let settled = match to {
+            Settlement::Refund => Cost::PEEK,
+            Settlement::Cost(cost) => cost,
+        };
+        let mut packed = Packed::default();
+        packed.time(at).number(charge.lapses_at().0).number(charge.cost.get());
+        packed.number(settled.get()).charge_parts(charge);
+        let call = Call { script: Script::settle(), keys, args: smallvec![packed.0] };
+        match self.link.call(call).await? {
+            Value::Int(done) => Ok(done == 1),
+            other => Err(self.not_ours(&other)),
+        }
+    }
+
+    /// Removes every key under this store's prefix, without blocking the server: for the prefixes
+    /// that traces make for themselves. Returns how many.
+    pub async fn remove_all(&self) -> Result<u64, StoreError> {
+        let pattern = format!("{}*", self.prefix.as_str());
+        let (mut cursor, mut removed) = (0u64, 0);
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_STEP);
+            let page = self.link.command(&scan).await?;
+            let (next, keys): (u64, Vec<Vec<u8>>) =
+                redis::from_redis_value_ref(&page).map_err(|_| self.not_ours(&page))?;
+            if !keys.is_empty() {
+                removed += keys.len() as u64;
+                self.link.command(redis::cmd("UNLINK").arg(keys)).await?;
+            }
+            cursor = next;
+            if cursor == 0 {
+                return Ok(removed);
+            }
+        }
+    }
+
+    fn call(&self, check: &Check<'_>) -> Call {
+        let mut packed = Packed(Vec::with_capacity(16 + 80 * check.limits.len()));
+        packed.time(check.at).number(check.cost.get());
+        for limit in check.limits {
+            packed.limit(limit);
+        }
+        let mut keys = smallvec![self.prefix.quota(check.identity)];
+        let mut args = smallvec![packed.0];
+        let has_log = check.limits.iter().any(|l| l.limit().algorithm() == Algorithm::SlidingLog);
+        if has_log || check.idempotency.is_some() {
+            keys.push(self.prefix.log(check.identity));
+        }
+        if let Some(idempotency) = check.idempotency {
+            keys.push(self.prefix.answer(check.identity, idempotency.key));
+            let mut packed = Packed::default();
+            packed.number(idempotency.remember.0).bytes(&random_id().to_le_bytes());
+            args.push(packed.0);
+        }
+        Call { script: Script::check(check.limits), keys, args }
+    }
+
+    fn answer(&self, check: &Check<'_>, value: &Value) -> Result<Answer, StoreError> {
+        let reply = match value {
+            Value::BulkString(bytes) => {
+                parse_reply(bytes, check.limits, check.idempotency.is_some())
+            }
+            _ => None,
+        };
+        match reply {
+            Some(Reply::Decided { decisions, charge_id, replayed }) => {
+                Ok(Answer { decisions, replayed, charge_id })
+            }
+            Some(Reply::OtherCost) => Err(StoreError::OtherCost),
+            None => Err(self.not_ours(value)),
+        }
+    }
+
+    fn not_ours(&self, value: &Value) -> StoreError {
+        let kind = match value {
+            Value::Nil => "nothing",
+            Value::Int(_) => "a number",
+            Value::BulkString(_) => "a string of another form",
+            _ => "something else",
+        };
+        let why = format!("expected a decision, got {kind}");
+        StoreError::Refused { url: self.link.url(), code: "REPLY".into(), why }
+    }
+}

@@ -1,0 +1,166 @@
+//! The Lua side: scripts put together from the twins of the algorithms, their arguments and their
+//! replies. All data travels as packed doubles in `ARGV`; no Lua text is ever made from data.
+
+use std::sync::{Arc, OnceLock};
+
+use smallvec::SmallVec;
+
+use crate::engine::clock::Micros;
+use crate::engine::limit::{Algorithm, Decision};
+use crate::engine::store::{Charge, RuleLimit};
+
+const ARITH: &str = include_str!("../../algo/arith.lua");
+const BUCKET: &str = include_str!("../../algo/bucket.lua");
+const FIXED_WINDOW: &str = include_str!("../../algo/fixed_window.lua");
+const SLIDING_WINDOW: &str = include_str!("../../algo/sliding_window.lua");
+const SLIDING_LOG: &str = include_str!("../../algo/sliding_log.lua");
+const QUOTA: &str = include_str!("quota.lua");
+const CARRY_OVER: &str = include_str!("carry_over.lua");
+const CHECK: &str = include_str!("check.lua");
+const RETURN: &str = include_str!("return.lua");
+
+/// The twins in the order of the bits of a [`Twins`] set.
+const TWINS: [&str; 4] = [BUCKET, FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG];
+const ALL_TWINS: usize = (1 << TWINS.len()) - 1;
+/// Eight doubles for each limit.
+const DECISION_BYTES: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) text: String,
+    pub(super) sha: String,
+}
+
+impl Script {
+    fn new(twins: usize, frame: &str) -> Script {
+        let chosen = TWINS.iter().enumerate().filter(|(bit, _)| twins & (1 << bit) != 0);
+        let mut text = ARITH.to_string();
+        chosen.for_each(|(_, twin)| text += twin);
+        text += QUOTA;
+        text += CARRY_OVER;
+        text += frame;
+        let sha = redis::Script::new(&text).get_hash().to_string();
+        Script { text, sha }
+    }
+
+    /// The check for these limits. It holds only the twins they need: a script pays for every
+    /// function in it each time it runs.
+    pub(super) fn check(limits: &[Arc<RuleLimit>]) -> &'static Script {
+        static SCRIPTS: [OnceLock<Script>; ALL_TWINS + 1] =
+            [const { OnceLock::new() }; ALL_TWINS + 1];
+        let twins = limits.iter().fold(0, |set, l| set | 1 << twin_of(l.limit().algorithm()));
+        SCRIPTS[twins].get_or_init(|| Script::new(twins, CHECK))
+    }
+
+    /// Gives back or settles a charge.
+    pub(super) fn settle() -> &'static Script {
+        static SCRIPT: OnceLock<Script> = OnceLock::new();
+        SCRIPT.get_or_init(|| Script::new(ALL_TWINS, RETURN))
+    }
+}
+
+fn twin_of(algorithm: Algorithm) -> usize {
+    match algorithm {
+        Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => 0,
+        Algorithm::FixedWindow => 1,
+        Algorithm::SlidingWindow => 2,
+        Algorithm::SlidingLog => 3,
+    }
+}
+
+/// Numbers as Lua's `struct` reads them. Every one is whole and below 2^53, so exact as a double.
+#[derive(Debug, Default)]
+pub(super) struct Packed(pub(super) Vec<u8>);
+
+impl Packed {
+    pub(super) fn number(&mut self, number: u64) -> &mut Packed {
+        self.0.extend((number as f64).to_le_bytes());
+        self
+    }
+
+    /// A time, or the wish for the server's.
+    pub(super) fn time(&mut self, at: Option<Micros>) -> &mut Packed {
+        self.0.extend(at.map_or(-1.0, |at| at.0 as f64).to_le_bytes());
+        self
+    }
+
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Packed {
+        self.0.extend(bytes);
+        self
+    }
+
+    pub(super) fn limit(&mut self, rule_limit: &RuleLimit) -> &mut Packed {
+        let (name, limit) = (rule_limit.name(), rule_limit.limit());
+        self.0.push(name.len() as u8);
+        self.bytes(name.as_bytes());
+        self.0.push(limit.algorithm().code());
+        for number in [limit.requests(), limit.capacity(), limit.tokens()] {
+            self.0.extend((number as u32).to_le_bytes());
+        }
+        let (one, full) = (limit.span_of_one(), limit.span_of_capacity());
+        for number in [limit.period().0, limit.micros(), one.us, one.part, full.us, full.part] {
+            self.number(number);
+        }
+        self
+    }
+
+    pub(super) fn charge_parts(&mut self, charge: &Charge) -> &mut Packed {
+        for (rule_limit, at) in &charge.parts {
+            self.limit(rule_limit).number(at.0);
+        }
+        self
+    }
+}
+
+/// What check.lua replied.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    Decided { decisions: SmallVec<[Decision; 1]>, charge_id: Option<u64>, replayed: bool },
+    OtherCost,
+}
+
+/// None when it is not a reply of ours.
+pub(super) fn parse_reply(
+    bytes: &[u8],
+    limits: &[Arc<RuleLimit>],
+    idempotent: bool,
+) -> Option<Reply> {
+    let (&kind, mut rest) = bytes.split_first()?;
+    if kind == 2 {
+        return Some(Reply::OtherCost);
+    }
+    let charge_id = if idempotent {
+        let (id, after) = rest.split_first_chunk()?;
+        rest = after;
+        Some(u64::from_le_bytes(*id))
+    } else {
+        None
+    };
+    if rest.len() != limits.len() * DECISION_BYTES {
+        return None;
+    }
+    let chunks = rest.chunks_exact(DECISION_BYTES);
+    let decisions = chunks.zip(limits).map(|(chunk, l)| decision(chunk, l)).collect();
+    Some(Reply::Decided { decisions, charge_id, replayed: kind == 1 })
+}
+
+fn decision(chunk: &[u8], rule_limit: &RuleLimit) -> Decision {
+    let number = |index: usize| {
+        let bytes = chunk[index * 8..][..8].try_into().expect("eight bytes");
+        f64::from_le_bytes(bytes)
+    };
+    let micros = |index| Micros(number(index) as u64);
+    let limit = rule_limit.limit();
+    Decision {
+        allowed: number(0) != 0.0,
+        limit: limit.requests(),
+        capacity: limit.capacity(),
+        remaining: number(1) as u64,
+        retry_after: (number(2) >= 0.0).then(|| micros(2)),
+        reset_after: micros(3),
+        next_after: micros(4),
+        delay: micros(5),
+        at: micros(6),
+        clock_jump: number(7) != 0.0,
+    }
+}
