@@ -44,7 +44,7 @@ pub struct MemoryStore {
     overflowed: AtomicU64,
     clock_jumps: AtomicU64,
     /// Idempotent answers and returned charges.
-    ledger: Mutex<Ledger>,
+    ledger: Box<Mutex<Ledger>>,
 }
 
 /// Aligned to two cache lines (CPUs fetch pairs), so that neighbours' locks do not collide.
@@ -100,7 +100,7 @@ impl MemoryStore {
             overflow: Mutex::new(Quotas::Many(Vec::new())),
             overflowed: AtomicU64::new(0),
             clock_jumps: AtomicU64::new(0),
-            ledger: Mutex::default(),
+            ledger: Box::default(),
         }
     }
 
@@ -213,7 +213,7 @@ impl MemoryStore {
 
     fn sweep_now_and_then(&self, table: &mut Table, now: Micros) {
         table.checks = table.checks.wrapping_add(1);
-        if table.checks % CHECKS_PER_SWEEP == 0 && self.max_identities.is_some() {
+        if table.checks.is_multiple_of(CHECKS_PER_SWEEP) && self.max_identities.is_some() {
             self.sweep(table, 1, now);
         }
     }
