@@ -93,6 +93,10 @@ pub struct Answer {
 }
 
 impl Answer {
+    fn decided(decisions: SmallVec<[Decision; 1]>) -> Answer {
+        Answer { decisions, replayed: false, charge_id: None }
+    }
+
     pub fn allowed(&self) -> bool {
         self.decisions.iter().all(|d| d.allowed)
     }
