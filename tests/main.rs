@@ -3,6 +3,7 @@
 mod bounds;
 mod contract;
 mod faults;
+mod histories;
 mod memory;
 mod model;
 mod support;
