@@ -6,8 +6,10 @@ local function held_at(state, t)
   return us, state.b
 end
 
+-- A span far beyond any capacity saturates: its quotient would no longer be exact.
 local function span(limit, requests)
   if requests == 1 then return limit.one, limit.one_part end
+  if requests * limit.p / limit.l >= 2 * MAX_HELD then return MAX_HELD, 0 end
   return mul_div(requests, limit.p, limit.l)
 end
 
@@ -18,11 +20,11 @@ local function add(limit, us, part, more, more_part)
   return us, part
 end
 
--- How long until `cost` fits, rounded up.
+-- How long until `cost <= B` fits, rounded up: until no more is held than what it leaves room for.
 local function wait(limit, us, part, cost)
-  us, part = add(limit, us, part, span(limit, cost))
-  us = us - limit.full
-  if part > limit.full_part then us = us + 1 end
+  local cost_us, cost_part = span(limit, cost)
+  us, part = us - limit.full + cost_us, part - limit.full_part + cost_part
+  if part > 0 then us = us + (part > limit.l and 2 or 1) end
   return us > 0 and us or 0
 end
 

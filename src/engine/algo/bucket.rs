@@ -82,10 +82,11 @@ impl Backlog {
     }
 }
 
-/// How long until `cost` fits, when `held` is held now.
+/// How long until `cost ≤ B` fits, when `held` is held now: until no more is held than what the
+/// cost leaves room for. (Their sum may pass [`MAX_HELD`], their difference never does.)
 fn wait(limit: &Limit, held: Span, cost: u64) -> Micros {
-    let wanted = add(limit, held, span_of(limit, cost));
-    subtract(limit, wanted, limit.span_of_capacity()).unwrap_or(Span::ZERO).ceil()
+    let room = subtract(limit, limit.span_of_capacity(), span_of(limit, cost));
+    subtract(limit, held, room.unwrap_or(Span::ZERO)).unwrap_or(Span::ZERO).ceil()
 }
 
 /// `floor((B·T − held) / T)`, and how long until it is one more.

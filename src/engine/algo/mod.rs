@@ -102,8 +102,12 @@ pub fn take(limit: &Limit, state: &mut State, now: Micros, cost: Cost) {
     }
 }
 
-/// Gives back `cost` that was charged at `charged_at`, as far as it still counts.
-pub fn refund(limit: &Limit, state: &mut State, charged_at: Micros, cost: Cost) {
+/// Gives back `cost` that was charged at `charged_at` under `charged`, as far as it still counts:
+/// not when the bucket has started anew since, by a change of its limit or a broken clock.
+pub fn refund(limit: &Limit, state: &mut State, charged: &Limit, charged_at: Micros, cost: Cost) {
+    if !same_clockwork(charged, limit) || charged_at > state.last() {
+        return;
+    }
     match state {
         State::Backlog(s) => s.refund(limit, cost.get()),
         State::FixedWindow(s) => s.refund(limit, charged_at, cost.get()),
@@ -113,17 +117,21 @@ pub fn refund(limit: &Limit, state: &mut State, charged_at: Micros, cost: Cost) 
 }
 
 /// What a bucket that was charged under `old` remembers under `new`: what was used stays used.
-/// Another algorithm, or another period of a window, starts whole.
-pub fn carry_over(old: &Limit, new: &Limit, state: State) -> State {
-    let same_clockwork = old.algorithm() == new.algorithm()
-        && (new.algorithm().is_bucket() || old.period() == new.period());
-    if !same_clockwork {
+/// Another algorithm, or another period of a window, starts whole; so does what is whole under
+/// `old`, for a store may have forgotten it by now.
+pub fn carry_over(old: &Limit, new: &Limit, state: State, now: Micros) -> State {
+    if !same_clockwork(old, new) || state.whole_at(old) <= now {
         return State::fresh(new.algorithm());
     }
     match state {
         State::Backlog(s) if new.requests() > 0 => State::Backlog(s.at_another_rate(old, new)),
         unchanged => unchanged,
     }
+}
+
+/// Whether what was used under one limit means something under the other.
+fn same_clockwork(a: &Limit, b: &Limit) -> bool {
+    a.algorithm() == b.algorithm() && (a.algorithm().is_bucket() || a.period() == b.period())
 }
 
 fn decide_at(limit: &Limit, state: &State, t: Micros, cost: u64) -> Decision {

@@ -131,6 +131,8 @@ end
 -- Chunks and charges are in order of time: the first chunk whose newest is not before it has it.
 refund[6] = function(limit, state, charged_at, cost)
   if state.a == 0 then return end
+  -- All have lapsed, and expired with their hash, while another limit kept the record alive.
+  if redis.call('HEXISTS', KEYS[2], chunk_key(limit, state.c)) == 0 then return end
   local low, high = state.b, state.c
   while low < high do
     local middle = floor((low + high) / 2)

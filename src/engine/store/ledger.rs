@@ -32,6 +32,10 @@ pub(super) struct Remembered {
 }
 
 impl Remembered {
+    pub(super) fn limits(&self) -> usize {
+        self.answer.decisions.len()
+    }
+
     pub(super) fn replay(&self) -> Answer {
         Answer { replayed: true, ..self.answer.clone() }
     }
@@ -69,8 +73,12 @@ impl Ledger {
         self.answer_order.push_back(key);
     }
 
-    pub(super) fn forget(&mut self, identity: &Identity, key: &str) {
-        self.answers.remove(&(identity.clone(), key.into()));
+    /// Forgets the answer of this charge, not of a later one under the same key.
+    pub(super) fn forget(&mut self, identity: &Identity, key: &str, charge: u64) {
+        let place = (identity.clone(), key.into());
+        if self.answers.get(&place).is_some_and(|r| r.answer.charge_id == Some(charge)) {
+            self.answers.remove(&place);
+        }
     }
 
     /// False when the charge was returned before, or when there is no room to say that it was.

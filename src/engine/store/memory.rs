@@ -128,11 +128,13 @@ impl MemoryStore {
         };
         let mut ledger = lock(&self.ledger);
         if let Some(remembered) = ledger.answer(check.identity, idempotency.key, now) {
-            return if remembered.cost == check.cost {
-                Ok(remembered.replay())
-            } else {
-                Err(StoreError::OtherCost)
-            };
+            if remembered.cost != check.cost {
+                return Err(StoreError::OtherCost);
+            }
+            // An answer of other limits than are asked now would be no answer.
+            if remembered.limits() == check.limits.len() {
+                return Ok(remembered.replay());
+            }
         }
         let answer = Answer { charge_id: Some(random_id()), ..self.decide(check, now) };
         if answer.allowed() && check.cost > Cost::PEEK {
@@ -173,7 +175,7 @@ impl MemoryStore {
         if to == Settlement::Refund
             && let Some(key) = &charge.idempotency_key
         {
-            ledger.forget(&charge.identity, key);
+            ledger.forget(&charge.identity, key, charge.id);
         }
         let settled = match to {
             Settlement::Refund => Cost::PEEK,
@@ -344,7 +346,7 @@ impl Quotas {
 
     fn take(&mut self, limit: &Arc<RuleLimit>, now: Micros, cost: Cost) {
         let quota = self.find_or_add(limit);
-        quota.adopt(limit);
+        quota.adopt(limit, now);
         algo::take(limit.limit(), &mut quota.state, now, cost);
     }
 
@@ -381,7 +383,8 @@ impl Quotas {
             } else if self.find(limit).is_some() {
                 let less = Cost::new(charge.cost.get() - settled.get()).expect("less than a cost");
                 let quota = self.find_or_add(limit);
-                algo::refund(quota.limit.limit(), &mut quota.state, *charged_at, less);
+                let present = quota.limit.limit();
+                algo::refund(present, &mut quota.state, limit.limit(), *charged_at, less);
             }
         }
     }
@@ -410,18 +413,18 @@ impl Quota {
         if self.is_under(limit) {
             return algo::decide(limit.limit(), &self.state, now, cost);
         }
-        let carried = algo::carry_over(self.limit.limit(), limit.limit(), self.state.clone());
+        let carried = algo::carry_over(self.limit.limit(), limit.limit(), self.state.clone(), now);
         algo::decide(limit.limit(), &carried, now, cost)
     }
 
     /// From now on this quota is under `limit`, which may have changed since its last charge.
-    fn adopt(&mut self, limit: &Arc<RuleLimit>) {
+    fn adopt(&mut self, limit: &Arc<RuleLimit>, now: Micros) {
         if Arc::ptr_eq(&self.limit, limit) {
             return;
         }
         if !self.is_under(limit) {
             let state = mem::replace(&mut self.state, State::fresh(limit.limit().algorithm()));
-            self.state = algo::carry_over(self.limit.limit(), limit.limit(), state);
+            self.state = algo::carry_over(self.limit.limit(), limit.limit(), state, now);
         }
         self.limit = limit.clone();
     }

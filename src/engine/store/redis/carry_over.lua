@@ -1,5 +1,6 @@
 -- Twin of carry_over in algo/mod.rs: `state` was charged under another limit of this name. What
--- was used stays used; another algorithm, or another period of a window, starts whole.
+-- was used stays used; another algorithm, or another period of a window, starts whole; so does
+-- what is whole by now, for it may have expired.
 local function gcd(a, b)
   while b ~= 0 do a, b = b, fmod(a, b) end
   return a
@@ -14,8 +15,13 @@ local function stored_limit(state)
   return limit
 end
 
-local function carry_over(limit, state)
-  if state.alg ~= limit.alg or (limit.alg > 3 and state.P ~= limit.P) then
+-- Whether what was used under one means something under the other.
+local function same_clockwork(a, b)
+  return a.alg == b.alg and (a.alg <= 3 or a.P == b.P)
+end
+
+local function carry_over(limit, state, now)
+  if not same_clockwork(limit, state) or state.whole <= now then
     state.last, state.whole, state.a, state.b, state.c = 0, 0, 0, 0, 0
   elseif limit.alg <= 3 then
     at_another_rate(stored_limit(state), limit, state)

@@ -1,19 +1,25 @@
 -- One check of one identity against all its limits: all are charged, or none is.
 -- KEYS[1] its quota, KEYS[2] its sliding logs' charges, KEYS[3] the answer to its idempotency key.
 -- ARGV[1] time (or -1), cost (doubles), then the limits: see read_limit.
--- ARGV[2] with an idempotency key: how long to remember in µs (double), id of the charge (8 bytes).
+-- ARGV[2] with an idempotency key: how long to remember in µs, number of limits (doubles), id of the
+-- charge (8 bytes).
 -- Returns a byte (0 decided, 1 remembered, 2 remembered with another cost), with an idempotency
 -- key the charge's id, then per limit eight doubles: allowed, remaining, retry_after (-1 none),
--- reset_after, next_after, delay, the time it was decided at, whether the clock had jumped.
+-- reset_after, next_after, delay, the time it was decided at, whether the clock had jumped. What was
+-- remembered ends with L and B (4 bytes each) of every limit, which may be others by now.
 local given, cost, pos = struct.unpack('<dd', ARGV[1])
 local now, explicit = read_clock(given)
 
+local remember, count, id
 if ARGV[2] then
+  remember, count, id = struct.unpack('<ddc8', ARGV[2])
   local remembered = redis.call('GET', KEYS[3])
   if remembered then
     local asked, ends = struct.unpack('<dd', remembered)
     if ends > now then
-      return (asked == cost and '\1' or '\2') .. string.sub(remembered, 17)
+      if asked ~= cost then return '\2' end
+      -- An answer of other limits than are asked now would be no answer.
+      if #remembered == 24 + 72 * count then return '\1' .. string.sub(remembered, 17) end
     end
   end
 end
@@ -36,7 +42,7 @@ while pos <= #ARGV[1] do
   if not state then
     state = fresh_state(limit)
   elseif limit.L > 0 and is_other_limit(limit, state) then
-    carry_over(limit, state)
+    carry_over(limit, state, now)
   end
   local result = answer(limit, state, cost)
   limits[n], states[n], answers[n] = limit, state, result
@@ -65,10 +71,10 @@ end
 local reply = table.concat(answers)
 if not ARGV[2] then return '\0' .. reply end
 
-local remember, id = struct.unpack('<dc8', ARGV[2])
 if all_allowed and cost > 0 then
   local ends = now + remember
   local value = struct.pack('<dd', cost, ends) .. id .. reply
+  for n = 1, #limits do value = value .. struct.pack('<I4I4', limits[n].L, limits[n].B) end
   if explicit then
     redis.call('SET', KEYS[3], value, 'PX', 86400000)
   else

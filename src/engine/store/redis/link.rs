@@ -123,7 +123,7 @@ impl Link {
             Current::Down(why) => return calls.iter().map(|_| Err(why.clone())).collect(),
         };
         let began = Instant::now();
-        let results = send(&self.shared, &connection, calls);
+        let results = send(&self.shared, &connection, calls, true);
         match timeout(self.shared.options.deadline.into(), results).await {
             Ok(results) => results,
             Err(_elapsed) => {
@@ -254,7 +254,7 @@ async fn send_batch(
     batch: Vec<Waiting>,
 ) {
     let (calls, answers): (Vec<_>, Vec<_>) = batch.into_iter().map(|w| (w.call, w.answer)).unzip();
-    let results = send(&shared, &connection, &calls).await;
+    let results = send(&shared, &connection, &calls, false).await;
     for (answer, result) in answers.into_iter().zip(results) {
         // The caller may have given up; then nobody wants to know.
         let _ = answer.send(result);
@@ -262,14 +262,28 @@ async fn send_batch(
 }
 
 /// One pipeline. A script that the server does not have has not run, so those calls, and only
-/// those, go again with their text, in the same order and to the same server.
-async fn send(shared: &Shared, connection: &Connection, calls: &[Call]) -> Vec<CallResult> {
-    let mut results = send_once(shared, connection, calls.iter(), false).await;
+/// those, go again with their text, in the same order and to the same server. `in_order` the first
+/// call of each script brings its text along: one that had to go again would come after the others.
+async fn send(
+    shared: &Shared,
+    connection: &Connection,
+    calls: &[Call],
+    in_order: bool,
+) -> Vec<CallResult> {
+    let mut known: SmallVec<[&str; 4]> = SmallVec::new();
+    let is_first = |call: &Call| {
+        let is_new = in_order && !known.contains(&call.script.sha.as_str());
+        if is_new {
+            known.push(&call.script.sha);
+        }
+        is_new
+    };
+    let mut results = send_once(shared, connection, calls.iter(), is_first).await;
     let missing: Vec<usize> =
         (0..calls.len()).filter(|i| is_missing_script(&results[*i])).collect();
     if !missing.is_empty() {
         let again = missing.iter().map(|i| &calls[*i]);
-        let replies = send_once(shared, connection, again, true).await;
+        let replies = send_once(shared, connection, again, |_| true).await;
         missing.into_iter().zip(replies).for_each(|(i, reply)| results[i] = reply);
     }
     results
@@ -279,11 +293,11 @@ async fn send_once<'a>(
     shared: &Shared,
     connection: &Connection,
     calls: impl Iterator<Item = &'a Call>,
-    with_text: bool,
+    mut with_text: impl FnMut(&Call) -> bool,
 ) -> Vec<CallResult> {
     let mut pipeline = Pipeline::new();
     for call in calls {
-        match with_text {
+        match with_text(call) {
             true => pipeline.cmd("EVAL").arg(&call.script.text),
             false => pipeline.cmd("EVALSHA").arg(&call.script.sha),
         };

@@ -67,7 +67,8 @@ impl RedisStore {
         let mut packed = Packed::default();
         packed.time(at).number(charge.lapses_at().0).number(charge.cost.get());
         packed.number(settled.get()).charge_parts(charge);
-        let call = Call { script: Script::settle(), keys, args: smallvec![packed.0] };
+        let args = smallvec![packed.0, charge.id.to_le_bytes().to_vec()];
+        let call = Call { script: Script::settle(), keys, args };
         match self.link.call(call).await? {
             Value::Int(done) => Ok(done == 1),
             other => Err(self.not_ours(&other)),
@@ -103,7 +104,8 @@ impl RedisStore {
         if let Some(idempotency) = check.idempotency {
             keys.push(self.prefix.answer(check.identity, idempotency.key));
             let mut packed = Packed::default();
-            packed.number(idempotency.remember.0).bytes(&random_id().to_le_bytes());
+            packed.number(idempotency.remember.0).number(check.limits.len() as u64);
+            packed.bytes(&random_id().to_le_bytes());
             args.push(packed.0);
         }
         Call { script: Script::check(check.limits), keys, args }

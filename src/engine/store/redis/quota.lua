@@ -70,11 +70,13 @@ local function save_quota(records, now, explicit, with_log)
 end
 
 -- A check stamped before the last charge is taken then; one stamped over a period before it shows
--- a broken clock, and the bucket starts whole.
+-- a broken clock, and the bucket starts whole; asked again, it says so again.
 local function moment(limit, state, now)
+  if state.jumped then return now, true end
   if state.last <= now then return now, false end
   if state.last - now > limit.P then
     state.last, state.whole, state.a, state.b, state.c = 0, 0, 0, 0, 0
+    state.jumped = true
     return now, true
   end
   return state.last, false

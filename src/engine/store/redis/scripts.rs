@@ -24,6 +24,8 @@ const TWINS: [&str; 4] = [BUCKET, FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG];
 const ALL_TWINS: usize = (1 << TWINS.len()) - 1;
 /// Eight doubles for each limit.
 const DECISION_BYTES: usize = 64;
+/// `L` and `B` of each limit of a remembered answer.
+const SIZES_BYTES: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Script {
@@ -136,12 +138,20 @@ pub(super) fn parse_reply(
     } else {
         None
     };
-    if rest.len() != limits.len() * DECISION_BYTES {
+    let replayed = kind == 1;
+    let (chunks, sizes) = rest.split_at_checked(limits.len() * DECISION_BYTES)?;
+    if sizes.len() != if replayed { limits.len() * SIZES_BYTES } else { 0 } {
         return None;
     }
-    let chunks = rest.chunks_exact(DECISION_BYTES);
-    let decisions = chunks.zip(limits).map(|(chunk, l)| decision(chunk, l)).collect();
-    Some(Reply::Decided { decisions, charge_id, replayed: kind == 1 })
+    let chunks = chunks.chunks_exact(DECISION_BYTES);
+    let mut decisions: SmallVec<[Decision; 1]> =
+        chunks.zip(limits).map(|(chunk, l)| decision(chunk, l)).collect();
+    for (decision, sizes) in decisions.iter_mut().zip(sizes.chunks_exact(SIZES_BYTES)) {
+        let (limit, capacity) = (&sizes[..4], &sizes[4..]);
+        decision.limit = u32::from_le_bytes(limit.try_into().ok()?).into();
+        decision.capacity = u32::from_le_bytes(capacity.try_into().ok()?).into();
+    }
+    Some(Reply::Decided { decisions, charge_id, replayed })
 }
 
 fn decision(chunk: &[u8], rule_limit: &RuleLimit) -> Decision {
