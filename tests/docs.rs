@@ -57,12 +57,18 @@ fn run_all(document: &Path) -> usize {
     let shown = shown_in(&fs::read_to_string(document).expect("text"));
     let needs_redis = shown.iter().any(|s| s.command.contains(SHOWN_ADDRESS));
     let redis = needs_redis.then(RedisServer::start);
-    let bin = Path::new(env!("CARGO_BIN_EXE_rlctl")).parent().expect("a folder").display().to_string();
+    let bin =
+        Path::new(env!("CARGO_BIN_EXE_rlctl")).parent().expect("a folder").display().to_string();
     let folder = tempfile::tempdir().expect("a folder");
     for Shown { line, command, output } in &shown {
-        let command = redis.as_ref().map_or(command.clone(), |r| command.replace(SHOWN_ADDRESS, &r.url()));
+        let command =
+            redis.as_ref().map_or(command.clone(), |r| command.replace(SHOWN_ADDRESS, &r.url()));
         let path = format!("{bin}:{}", std::env::var("PATH").expect("a PATH"));
-        let ran = Command::new("sh").args(["-c", &format!("{{ {command}\n}} 2>&1")]).env("PATH", path).current_dir(&folder).output();
+        let ran = Command::new("sh")
+            .args(["-c", &format!("{{ {command}\n}} 2>&1")])
+            .env("PATH", path)
+            .current_dir(&folder)
+            .output();
         let actual = String::from_utf8(ran.expect("sh runs").stdout).expect("UTF-8");
         let wanted = output.join("\n");
         assert!(

@@ -1,11 +1,14 @@
 //! All integration tests in one binary: one link step, one process.
 
 mod bounds;
+mod cli;
 mod contract;
+mod docs;
 mod faults;
 mod histories;
 mod memory;
 mod model;
 mod support;
+mod tidy;
 mod twins;
 mod vectors;

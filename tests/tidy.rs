@@ -5,8 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A module may name only modules to its right.
-const LAYERS: [&str; 11] =
-    ["cmd", "tui", "scenario", "load", "sim", "gateway", "ops", "expect", "traffic", "output", "engine"];
+const LAYERS: [&str; 11] = [
+    "cmd", "tui", "scenario", "load", "sim", "gateway", "ops", "expect", "traffic", "output",
+    "engine",
+];
 
 const MAX_LINES: usize = 500;
 
@@ -52,7 +54,10 @@ fn complain(wrong: &[String]) {
 fn modules_name_only_modules_to_their_right() {
     let mut wrong = Vec::new();
     for source in sources("src") {
-        let Some(layer) = source.path.strip_prefix("src/").and_then(|p| p.split(['/', '.']).next()) else { continue };
+        let Some(layer) = source.path.strip_prefix("src/").and_then(|p| p.split(['/', '.']).next())
+        else {
+            continue;
+        };
         let Some(own) = LAYERS.iter().position(|l| *l == layer) else { continue };
         for (number, line) in code(&source) {
             for (place, other) in LAYERS.iter().enumerate() {
@@ -79,9 +84,17 @@ fn folders_are_those_of_the_plan() {
 
 /// What is banned, where it is allowed all the same, and what to do instead.
 const BANNED: [(&str, &[&str], &str); 9] = [
-    ("SystemTime", &["src/engine/clock.rs"], "take `now` as an argument; Micros::now() at the edge"),
+    (
+        "SystemTime",
+        &["src/engine/clock.rs"],
+        "take `now` as an argument; Micros::now() at the edge",
+    ),
     ("std::env::var", &["src/cmd/mod.rs"], "read it once, in Context"),
-    ("tokio::", &["src/cmd/", "src/engine/store/redis/"], "the engine is pure; I/O lives at the edges"),
+    (
+        "tokio::",
+        &["src/cmd/", "src/engine/store/redis/"],
+        "the engine is pure; I/O lives at the edges",
+    ),
     ("use redis", &["src/engine/store/redis/"], "only store::redis knows the redis crate"),
     ("redis::cmd", &["src/engine/store/redis/"], "only store::redis knows the redis crate"),
     ("process::exit", &[], "return an Exit"),
@@ -97,7 +110,10 @@ fn calls_stay_where_they_belong() {
         for (number, line) in code(&source) {
             for (call, allowed, instead) in BANNED {
                 if line.contains(call) && !allowed.iter().any(|a| source.path.starts_with(a)) {
-                    wrong.push(format!("{}:{number}: {call} is banned here: {instead}", source.path));
+                    wrong.push(format!(
+                        "{}:{number}: {call} is banned here: {instead}",
+                        source.path
+                    ));
                 }
             }
         }
@@ -125,7 +141,10 @@ fn files_have_one_subject() {
     for source in sources("src") {
         let lines = source.text.lines().take_while(|line| *line != "#[cfg(test)]").count();
         if lines > MAX_LINES {
-            wrong.push(format!("{} has {lines} lines; at most {MAX_LINES} without tests", source.path));
+            wrong.push(format!(
+                "{} has {lines} lines; at most {MAX_LINES} without tests",
+                source.path
+            ));
         }
     }
     complain(&wrong);
@@ -134,7 +153,11 @@ fn files_have_one_subject() {
 #[test]
 fn every_dependency_is_used() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
-    let section = manifest.split("[dependencies]").nth(1).and_then(|s| s.split("\n[").next()).expect("dependencies");
+    let section = manifest
+        .split("[dependencies]")
+        .nth(1)
+        .and_then(|s| s.split("\n[").next())
+        .expect("dependencies");
     let all: String = sources("src").into_iter().map(|s| s.text).collect();
     let unused: Vec<String> = section
         .lines()
@@ -147,10 +170,14 @@ fn every_dependency_is_used() {
 #[test]
 fn each_algorithm_file_explains_itself() {
     for name in ["bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"] {
-        let text = fs::read_to_string(root().join(format!("src/engine/algo/{name}.rs"))).expect(name);
+        let text =
+            fs::read_to_string(root().join(format!("src/engine/algo/{name}.rs"))).expect(name);
         let opening: Vec<&str> = text.lines().take_while(|line| line.starts_with("//!")).collect();
         for word in ["Worked:", "Bound:"] {
-            assert!(opening.iter().any(|line| line.contains(word)), "{name}.rs opens without {word}");
+            assert!(
+                opening.iter().any(|line| line.contains(word)),
+                "{name}.rs opens without {word}"
+            );
         }
     }
 }

@@ -130,13 +130,13 @@ fn picture(lanes: &[Lane]) -> String {
     let heads: Vec<String> = BURSTS.iter().map(|(count, at)| format!("{count} at {at}")).collect();
     let widths: Vec<usize> =
         heads.iter().zip(BURSTS).map(|(head, (count, _))| head.len().max(count)).collect();
-    text += &format!("{:16}", "");
+    text += &format!("{:15}", "");
     for (head, width) in heads.iter().zip(&widths) {
         text += &format!("{head:width$}  ");
     }
-    text += "passed  most in 1s\n";
+    text += "passed  most/s\n";
     for lane in lanes {
-        text += &format!("{:16}", lane.algorithm.name());
+        text += &format!("{:15}", lane.algorithm.name());
         let mut requests = lane.passed.iter();
         for ((count, _), width) in BURSTS.into_iter().zip(&widths) {
             let marks: String = requests
@@ -146,13 +146,13 @@ fn picture(lanes: &[Lane]) -> String {
                 .collect();
             text += &format!("{marks:width$}  ");
         }
-        text += &format!("{:>6}  {:>10}", lane.allowed(), lane.worst_second());
+        text += &format!("{:>6}  {:>6}", lane.allowed(), lane.worst_second());
         if lane.longest_hold() > Micros::ZERO {
-            text += &format!("  held up to {}", about(lane.longest_hold()));
+            text += &format!("  held {}", about(lane.longest_hold()));
         }
         text += "\n";
     }
-    text += "\n# passed   . refused\n\n";
+    text += "\n# passed   . refused   most/s: most within any one second   held: longest wait\n\n";
     text += &conclusion(lanes);
     text += "\nNext:\n  rlctl check user:123 --limit 10/1m\n  rlctl simulate --help\n";
     text
@@ -163,7 +163,7 @@ fn conclusion(lanes: &[Lane]) -> String {
     let most = lanes.iter().max_by_key(|lane| lane.worst_second()).expect("there are six");
     let least = lanes.iter().min_by_key(|lane| lane.worst_second()).expect("there are six");
     format!(
-        "{} let {} through within one second, {} at most {}: the same limit, another promise.\n",
+        "{} let {} through within one second, {} at most {}:\nthe same limit, another promise.\n",
         most.algorithm,
         most.worst_second(),
         least.algorithm,

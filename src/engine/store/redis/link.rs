@@ -367,8 +367,8 @@ async fn connect(options: &RedisOptions) -> Result<Arc<Connection>, StoreError> 
     let patience: Duration = options.connect_timeout.into();
     let deadline: Duration = options.deadline.into();
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(patience))
-        // Ours comes first; this one only ends what a given-up connection still waits for.
+        // Ours come first; these only end what a given-up connection still waits for.
+        .set_connection_timeout(Some(patience * 2))
         .set_response_timeout(Some(deadline * 2 + patience));
     let dial = async {
         let mut redis = client.get_multiplexed_async_connection_with_config(&config).await?;
