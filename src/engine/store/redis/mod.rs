@@ -22,6 +22,14 @@ pub use link::RedisOptions;
 /// Removed in one command: some tens of microseconds for the server.
 const KEYS_PER_UNLINK: usize = 500;
 
+/// A script with its keys and arguments.
+#[derive(Clone, Debug)]
+pub struct ScriptCall {
+    pub text: String,
+    pub keys: Vec<String>,
+    pub args: Vec<Vec<u8>>,
+}
+
 #[derive(Debug)]
 pub struct RedisStore {
     link: Link,
@@ -87,6 +95,12 @@ impl RedisStore {
             self.link.command(redis::cmd("UNLINK").arg(some)).await?;
         }
         Ok(())
+    }
+
+    /// The very script call that a check makes, to be run by others: for benches.
+    pub fn script_call(&self, check: &Check<'_>) -> ScriptCall {
+        let Call { script, keys, args } = self.call(check);
+        ScriptCall { text: script.text.clone(), keys: keys.into_vec(), args: args.into_vec() }
     }
 
     fn call(&self, check: &Check<'_>) -> Call {
