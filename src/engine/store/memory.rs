@@ -215,7 +215,7 @@ impl MemoryStore {
 
     fn sweep_now_and_then(&self, table: &mut Table, now: Micros) {
         table.checks = table.checks.wrapping_add(1);
-        if table.checks % CHECKS_PER_SWEEP == 0 && self.max_identities.is_some() {
+        if table.checks.is_multiple_of(CHECKS_PER_SWEEP) && self.max_identities.is_some() {
             self.sweep(table, 1, now);
         }
     }
