@@ -59,7 +59,7 @@ async fn something_that_accepts_and_never_answers_holds_nobody() {
     });
     let accepted = fails(&format!("redis://127.0.0.1:{port}")).await;
     for error in [queued, accepted] {
-        assert!(error.contains("nothing there spoke redis within 250ms"), "{error}");
+        assert!(error.contains("did not speak redis within 250ms"), "{error}");
     }
 }
 

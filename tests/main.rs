@@ -1,12 +1,15 @@
 //! All integration tests in one binary: one link step, one process.
 
 mod bounds;
+mod cli;
 mod connect;
 mod contract;
+mod docs;
 mod faults;
 mod histories;
 mod memory;
 mod model;
 mod support;
+mod tidy;
 mod twins;
 mod vectors;

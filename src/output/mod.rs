@@ -1,1 +1,10 @@
+//! How results reach people and scripts.
 
+pub mod human;
+pub mod untrusted;
+
+pub use human::about;
+pub use untrusted::Untrusted;
+
+/// Every JSON object says which version of the output it follows.
+pub const SCHEMA: &str = "rlctl/v1";

@@ -1,1 +1,3 @@
+//! Traffic against limits in virtual time.
 
+pub mod replay;

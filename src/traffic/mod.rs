@@ -1,1 +1,3 @@
+//! What arrives when, and for whom.
 
+pub mod trace;

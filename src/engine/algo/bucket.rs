@@ -40,14 +40,13 @@ impl Backlog {
         let charged = add(limit, before, span_of(limit, cost));
         let allowed = cost == 0 || charged <= limit.span_of_capacity();
         let held = if allowed { charged } else { before };
-        let remaining = remaining(limit, held);
-        let whole = remaining == limit.capacity();
+        let (remaining, next_after) = left(limit, held);
         Decision {
             allowed,
             remaining,
             retry_after: (!allowed && cost <= limit.capacity()).then(|| wait(limit, before, cost)),
             reset_after: held.ceil(),
-            next_after: if whole { Micros::ZERO } else { wait(limit, held, remaining + 1) },
+            next_after,
             ..Decision::at(limit, t)
         }
     }
@@ -90,11 +89,26 @@ fn wait(limit: &Limit, held: Span, cost: u64) -> Micros {
     subtract(limit, held, room.unwrap_or(Span::ZERO)).unwrap_or(Span::ZERO).ceil()
 }
 
-/// `floor((B·T − held) / T)`.
-fn remaining(limit: &Limit, held: Span) -> u64 {
-    let Some(free) = subtract(limit, limit.span_of_capacity(), held) else { return 0 };
-    let (requests, rest) = mul_div(free.us, limit.tokens(), limit.micros());
-    requests as u64 + (rest + free.part) / limit.micros()
+/// `floor((B·T − held) / T)`, and how long until it is one more.
+fn left(limit: &Limit, held: Span) -> (u64, Micros) {
+    let Some(free) = subtract(limit, limit.span_of_capacity(), held) else {
+        return (0, wait(limit, held, 1));
+    };
+    let (tokens, micros) = (limit.tokens(), limit.micros());
+    let (requests, mut rest) = mul_div(free.us, tokens, micros);
+    let mut requests = requests as u64;
+    rest += free.part;
+    if rest >= micros {
+        requests += rest / micros;
+        rest %= micros;
+    }
+    if held == Span::ZERO {
+        return (requests, Micros::ZERO);
+    }
+    // Of the next request `rest` parts of `micros` are there; they come `tokens` in a microsecond.
+    let missing = micros - rest;
+    // Divisions are most of what a check costs, and the commonest rates regain one at a time.
+    (requests, Micros(if tokens == 1 { missing } else { missing.div_ceil(tokens) }))
 }
 
 fn span_of(limit: &Limit, cost: u64) -> Span {

@@ -1,8 +1,7 @@
 //! Buckets in this process: sharded by identity, each shard behind a lock of its own.
 //!
 //! One identity is one entry of one cache line: its name (inline up to 24 bytes), and its quota,
-//! inline while it has a single limit. An index of entry numbers is all that is hashed, so half
-//! empty hash tables cost 5 bytes a place and not 64.
+//! inline while it has a single limit.
 //!
 //! Bounded: when `max_identities` are held, those that are whole are forgotten first. If none is
 //! found, the newcomer shares one overflow bucket per limit with all other newcomers, and that is
@@ -16,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use compact_str::CompactString;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::charge::{Charge, Settlement, random_id};
 use super::ledger::Ledger;
@@ -26,13 +25,14 @@ use crate::engine::clock::Micros;
 use crate::engine::limit::{Cost, Decision};
 
 pub const DEFAULT_MAX_IDENTITIES: usize = 1_000_000;
-/// Enough that two threads rarely meet; few enough that an empty store is small.
-const MAX_SHARDS: usize = 64;
-const IDENTITIES_PER_SHARD: usize = 1_024;
-/// Every so many checks of a shard one of its entries is looked at, and goes if it is whole.
+/// A hash table doubles when it is 7/8 full, and a table that has just doubled wastes half of its
+/// memory. With this many identities to a shard a full store has tables of 16 384 places that are
+/// five sixths full, and none of them has to double for being unlucky.
+const IDENTITIES_PER_SHARD: usize = 13_700;
+/// Every so many checks of a shard one of its places is looked at, and cleared if it is whole.
 const CHECKS_PER_SWEEP: u32 = 16;
-/// How many entries of a shard are looked at for a newcomer's place before it has to share.
-const SEARCH_FOR_PLACE: usize = 64;
+/// How many places of a shard are looked at for a newcomer before it has to share.
+const SEARCH_FOR_PLACE: usize = 128;
 
 #[derive(Debug)]
 pub struct MemoryStore {
@@ -44,7 +44,7 @@ pub struct MemoryStore {
     overflowed: AtomicU64,
     clock_jumps: AtomicU64,
     /// Idempotent answers and returned charges.
-    ledger: Mutex<Ledger>,
+    ledger: Box<Mutex<Ledger>>,
 }
 
 /// Aligned to two cache lines (CPUs fetch pairs), so that neighbours' locks do not collide.
@@ -54,14 +54,14 @@ struct Shard(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    index: HashTable<u32>,
-    entries: Vec<Entry>,
-    /// The next entry to look at for being whole.
+    entries: HashTable<Entry>,
+    /// The next place to look at for an entry that is whole.
     hand: usize,
     checks: u32,
 }
 
 #[derive(Debug)]
+#[repr(align(64))]
 struct Entry {
     identity: CompactString,
     quotas: Quotas,
@@ -82,8 +82,10 @@ struct Quota {
 
 impl MemoryStore {
     pub fn new(max_identities: usize) -> MemoryStore {
-        let shards = (max_identities / IDENTITIES_PER_SHARD).clamp(1, MAX_SHARDS);
-        MemoryStore::with(Some(max_identities), shards.next_power_of_two())
+        MemoryStore::with(
+            Some(max_identities),
+            max_identities.div_ceil(IDENTITIES_PER_SHARD).max(1),
+        )
     }
 
     /// Forgets nothing, not even what is whole: for traces, whose size is given.
@@ -100,7 +102,7 @@ impl MemoryStore {
             overflow: Mutex::new(Quotas::Many(Vec::new())),
             overflowed: AtomicU64::new(0),
             clock_jumps: AtomicU64::new(0),
-            ledger: Mutex::default(),
+            ledger: Box::default(),
         }
     }
 
@@ -122,11 +124,7 @@ impl MemoryStore {
     pub fn check(&self, check: &Check<'_>) -> Result<Answer, StoreError> {
         let now = check.at.unwrap_or_else(Micros::now);
         let Some(idempotency) = check.idempotency else {
-            return Ok(Answer {
-                decisions: self.decide(check, now),
-                replayed: false,
-                charge_id: None,
-            });
+            return Ok(self.decide(check, now));
         };
         let mut ledger = lock(&self.ledger);
         if let Some(remembered) = ledger.answer(check.identity, idempotency.key, now) {
@@ -138,30 +136,29 @@ impl MemoryStore {
                 return Ok(remembered.replay());
             }
         }
-        let decisions = self.decide(check, now);
-        let answer = Answer { decisions, replayed: false, charge_id: Some(random_id()) };
+        let answer = Answer { charge_id: Some(random_id()), ..self.decide(check, now) };
         if answer.allowed() && check.cost > Cost::PEEK {
             ledger.remember(check.identity, idempotency, check.cost, &answer, now);
         }
         Ok(answer)
     }
 
-    fn decide(&self, check: &Check<'_>, now: Micros) -> SmallVec<[Decision; 1]> {
+    fn decide(&self, check: &Check<'_>, now: Micros) -> Answer {
         let hash = self.hasher.hash_one(check.identity.as_str());
         let mut table = self.lock_shard(hash);
         if let Some(entry) = table.find(hash, check.identity.as_str()) {
-            let decisions = entry.quotas.check(check, now);
-            self.count_jumps(&decisions);
+            let answer = entry.quotas.check(check, now);
+            self.count_jumps(&answer.decisions);
             self.sweep_now_and_then(&mut table, now);
-            return decisions;
+            return answer;
         }
         let mut quotas = Quotas::none();
-        let decisions = quotas.check(check, now);
+        let answer = quotas.check(check, now);
         if quotas.is_empty() || self.admit(&mut table, now) {
             if !quotas.is_empty() {
                 table.insert(hash, check.identity.as_str(), quotas, |id| self.hasher.hash_one(id));
             }
-            return decisions;
+            return answer;
         }
         drop(table);
         self.overflowed.fetch_add(1, Ordering::Relaxed);
@@ -220,13 +217,9 @@ impl MemoryStore {
         }
     }
 
-    /// Looks at the next `entries` of a table and forgets those that are whole; true if any was.
-    fn sweep(&self, table: &mut Table, entries: usize, now: Micros) -> bool {
-        let before = table.entries.len();
-        for _ in 0..entries.min(before) {
-            table.sweep_one(now, |id| self.hasher.hash_one(id));
-        }
-        let forgotten = before - table.entries.len();
+    /// Looks at the next `places` of a table and forgets who is whole; true if anybody was.
+    fn sweep(&self, table: &mut Table, places: usize, now: Micros) -> bool {
+        let forgotten = (0..places).filter(|_| table.sweep_one(now)).count();
         if forgotten > 0 {
             self.identities.fetch_sub(forgotten, Ordering::Relaxed);
             table.shrink(|id| self.hasher.hash_one(id));
@@ -242,8 +235,11 @@ impl MemoryStore {
     }
 
     fn lock_shard(&self, hash: u64) -> MutexGuard<'_, Table> {
-        // The table itself uses the lowest and the seven highest bits.
-        lock(&self.shards[(hash >> 32) as usize & (self.shards.len() - 1)].0)
+        // The table goes by the lowest and the seven highest bits; the shard by those between,
+        // scaled to the number of shards, which need not be a power of two.
+        let between = (hash >> 25) & 0xffff_ffff;
+        let shard = (between * self.shards.len() as u64) >> 32;
+        lock(&self.shards[shard as usize].0)
     }
 
     fn count_jumps(&self, decisions: &[Decision]) {
@@ -262,51 +258,34 @@ impl Default for MemoryStore {
 
 impl Table {
     fn find(&mut self, hash: u64, identity: &str) -> Option<&mut Entry> {
-        let Table { index, entries, .. } = self;
-        let number = *index.find(hash, |n| entries[*n as usize].identity == identity)?;
-        Some(&mut entries[number as usize])
+        self.entries.find_mut(hash, |entry| entry.identity == identity)
     }
 
     fn insert(&mut self, hash: u64, identity: &str, quotas: Quotas, hash_of: impl Fn(&str) -> u64) {
-        let Table { index, entries, .. } = self;
-        let number =
-            u32::try_from(entries.len()).expect("a shard holds fewer than 2^32 identities");
-        index.insert_unique(hash, number, |n| hash_of(&entries[*n as usize].identity));
-        entries.push(Entry { identity: identity.into(), quotas });
+        let entry = Entry { identity: identity.into(), quotas };
+        self.entries.insert_unique(hash, entry, |entry| hash_of(&entry.identity));
     }
 
-    fn sweep_one(&mut self, now: Micros, hash_of: impl Fn(&str) -> u64) {
-        if self.hand >= self.entries.len() {
+    /// Looks at the next place; true if somebody whole was there and is no more.
+    fn sweep_one(&mut self, now: Micros) -> bool {
+        self.hand += 1;
+        if self.hand >= self.entries.num_buckets() {
             self.hand = 0;
         }
-        match self.entries.get(self.hand) {
-            Some(entry) if entry.quotas.are_whole(now) => self.remove(self.hand, hash_of),
-            _ => self.hand += 1,
+        match self.entries.get_bucket_entry(self.hand) {
+            Ok(entry) if entry.get().quotas.are_whole(now) => {
+                entry.remove();
+                true
+            }
+            _ => false,
         }
-    }
-
-    fn remove(&mut self, number: usize, hash_of: impl Fn(&str) -> u64) {
-        let last = self.entries.len() - 1;
-        let hash = hash_of(&self.entries[number].identity);
-        if let Ok(place) = self.index.find_entry(hash, |n| *n as usize == number) {
-            place.remove();
-        }
-        // The last entry fills the gap, and its place in the index follows.
-        let moved = hash_of(&self.entries[last].identity);
-        if number != last
-            && let Some(place) = self.index.find_mut(moved, |n| *n as usize == last)
-        {
-            *place = number as u32;
-        }
-        self.entries.swap_remove(number);
     }
 
     /// Gives memory back once three quarters of it stand empty.
     fn shrink(&mut self, hash_of: impl Fn(&str) -> u64) {
-        let Table { index, entries, .. } = self;
-        if entries.capacity() > 64 && entries.len() < entries.capacity() / 4 {
-            entries.shrink_to(2 * entries.len());
-            index.shrink_to(2 * entries.len(), |n| hash_of(&entries[*n as usize].identity));
+        let (used, capacity) = (self.entries.len(), self.entries.capacity());
+        if capacity > 64 && used < capacity / 4 {
+            self.entries.shrink_to(2 * used, |entry| hash_of(&entry.identity));
         }
     }
 }
@@ -336,7 +315,12 @@ impl Quotas {
     }
 
     /// Decides all limits; charges all of them, or none.
-    fn check(&mut self, check: &Check<'_>, now: Micros) -> SmallVec<[Decision; 1]> {
+    fn check(&mut self, check: &Check<'_>, now: Micros) -> Answer {
+        if let (Quotas::One(quota), [limit]) = (&mut *self, check.limits)
+            && Arc::ptr_eq(&quota.limit, limit)
+        {
+            return Answer::decided(smallvec![quota.check_alone(now, check.cost)]);
+        }
         let ask = |quotas: &Quotas, limit: &Arc<RuleLimit>, cost| match quotas.find(limit) {
             Some(quota) => quota.decide(limit, now, cost),
             None => {
@@ -357,7 +341,7 @@ impl Quotas {
                 *decision = ask(self, limit, Cost::PEEK);
             }
         }
-        decisions
+        Answer::decided(decisions)
     }
 
     fn take(&mut self, limit: &Arc<RuleLimit>, now: Micros, cost: Cost) {
@@ -407,6 +391,16 @@ impl Quotas {
 }
 
 impl Quota {
+    /// The common case, without looking for anything: one limit, the same as last time.
+    fn check_alone(&mut self, now: Micros, cost: Cost) -> Decision {
+        let limit = self.limit.limit();
+        let decision = algo::decide(limit, &self.state, now, cost);
+        if decision.allowed {
+            algo::take(limit, &mut self.state, now, cost);
+        }
+        decision
+    }
+
     fn is_of(&self, limit: &Arc<RuleLimit>) -> bool {
         Arc::ptr_eq(&self.limit, limit) || self.limit.name() == limit.name()
     }

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+pub use self::redis::RedisStore;
 use super::clock::Micros;
 use super::identity::Identity;
 use super::limit::{Cost, Decision, Limit, deciding};
 pub use charge::{Charge, Settlement};
 pub use memory::MemoryStore;
-pub use redis::RedisStore;
 
 /// How long an allowed answer is remembered for its idempotency key, unless configured.
 pub const DEFAULT_IDEMPOTENCY_TTL: Micros = Micros(5 * Micros::MINUTE.0);
@@ -93,6 +93,10 @@ pub struct Answer {
 }
 
 impl Answer {
+    fn decided(decisions: SmallVec<[Decision; 1]>) -> Answer {
+        Answer { decisions, replayed: false, charge_id: None }
+    }
+
     pub fn allowed(&self) -> bool {
         self.decisions.iter().all(|d| d.allowed)
     }

@@ -370,8 +370,8 @@ async fn connect(options: &RedisOptions) -> Result<Arc<Connection>, StoreError> 
     let patience: Duration = options.connect_timeout.into();
     let deadline: Duration = options.deadline.into();
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(patience))
-        // Ours comes first; this one only ends what a given-up connection still waits for.
+        // Ours come first; these only end what a given-up connection still waits for.
+        .set_connection_timeout(Some(patience * 2))
         .set_response_timeout(Some(deadline * 2 + patience));
     let dial = async {
         let mut redis = client.get_multiplexed_async_connection_with_config(&config).await?;
@@ -385,10 +385,9 @@ async fn connect(options: &RedisOptions) -> Result<Arc<Connection>, StoreError> 
             let batches = Arc::new(Semaphore::new(BATCHES_IN_FLIGHT));
             Ok(Arc::new(Connection { redis, batches }))
         }
-        Ok(Err(error)) if !error.is_timeout() => Err(unreachable(explain(&error))),
-        // The crate's own timeout is as long as ours; whichever comes first.
-        _ => Err(unreachable(format!(
-            "nothing there spoke redis within {}",
+        Ok(Err(error)) => Err(unreachable(explain(&error))),
+        Err(_elapsed) => Err(unreachable(format!(
+            "something accepts connections there but did not speak redis within {}",
             options.connect_timeout
         ))),
     }

@@ -14,12 +14,13 @@ use super::charge::{Charge, Settlement, random_id};
 use super::keys::Prefix;
 use super::{Answer, Check, StoreError};
 use crate::engine::clock::Micros;
+use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Cost};
 pub use address::{RedisAddress, RedisAddressError};
 pub use link::RedisOptions;
 
-/// How many keys one step of a scan looks at: some tens of microseconds for the server.
-const SCAN_STEP: usize = 500;
+/// Removed in one command: some tens of microseconds for the server.
+const KEYS_PER_UNLINK: usize = 500;
 
 #[derive(Debug)]
 pub struct RedisStore {
@@ -74,26 +75,18 @@ impl RedisStore {
         }
     }
 
-    /// Removes every key under this store's prefix, without blocking the server: for the prefixes
-    /// that traces make for themselves. Returns how many.
-    pub async fn remove_all(&self) -> Result<u64, StoreError> {
-        let pattern = format!("{}*", self.prefix.as_str());
-        let (mut cursor, mut removed) = (0u64, 0);
-        loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_STEP);
-            let page = self.link.command(&scan).await?;
-            let (next, keys): (u64, Vec<Vec<u8>>) =
-                redis::from_redis_value_ref(&page).map_err(|_| self.not_ours(&page))?;
-            if !keys.is_empty() {
-                removed += keys.len() as u64;
-                self.link.command(redis::cmd("UNLINK").arg(keys)).await?;
-            }
-            cursor = next;
-            if cursor == 0 {
-                return Ok(removed);
-            }
+    /// Removes the quota of these identities, without blocking the server.
+    pub async fn remove(
+        &self,
+        identities: impl Iterator<Item = &Identity>,
+    ) -> Result<(), StoreError> {
+        let mut keys =
+            identities.flat_map(|i| [self.prefix.quota(i), self.prefix.log(i)]).peekable();
+        while keys.peek().is_some() {
+            let some: Vec<String> = keys.by_ref().take(KEYS_PER_UNLINK).collect();
+            self.link.command(redis::cmd("UNLINK").arg(some)).await?;
         }
+        Ok(())
     }
 
     fn call(&self, check: &Check<'_>) -> Call {

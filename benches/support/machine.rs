@@ -1,0 +1,73 @@
+//! What benches need to know about the machine, so that they compare fairly on a shared one.
+
+use std::fs;
+
+pub(crate) struct Settings {
+    /// Pairs of rounds per line.
+    pub(crate) rounds: usize,
+}
+
+/// `--quick` for a look, otherwise enough rounds for a median.
+pub(crate) fn settings() -> Settings {
+    let quick = std::env::args().any(|a| a == "--quick");
+    Settings { rounds: if quick { 3 } else { 11 } }
+}
+
+/// A small portable generator (splitmix64): the same order on every machine.
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        (((self.next() >> 32) * n as u64) >> 32) as usize
+    }
+}
+
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    if values.is_empty() {
+        return f64::NAN;
+    }
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Runs `work` and says which share of all cores' time the hypervisor gave to others meanwhile
+/// (0 where the system does not tell).
+pub(crate) fn stolen_share<T>(work: impl FnOnce() -> T) -> (T, f64) {
+    let before = cpu_times();
+    let result = work();
+    let after = cpu_times();
+    let share = match (before, after) {
+        (Some((steal_before, all_before)), Some((steal, all))) if all > all_before => {
+            (steal - steal_before) as f64 / (all - all_before) as f64
+        }
+        _ => 0.0,
+    };
+    (result, share)
+}
+
+fn cpu_times() -> Option<(u64, u64)> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let times: Vec<u64> =
+        stat.lines().next()?.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
+    Some((*times.get(7)?, times.iter().take(8).sum()))
+}
+
+/// Resident memory of this process (0 where the system does not tell).
+
+pub(crate) fn resident_bytes() -> usize {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: usize = statm.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+    pages * 4096
+}

@@ -1,0 +1,99 @@
+//! Every command shown in the README and in docs/ is run, and prints what is shown.
+//!
+//! In a block marked `console` a line `$ rlctl …` is a command, and what follows up to the next one
+//! is its output on stdout and stderr; `…` on a line of its own stands for any lines, within a line
+//! for any text. The address redis://127.0.0.1:6379 is replaced by a Redis of the test's own, which
+//! lasts from the first to the last command of a file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::redis::RedisServer;
+
+const SHOWN_ADDRESS: &str = "redis://127.0.0.1:6379";
+
+struct Shown {
+    line: usize,
+    command: String,
+    output: Vec<String>,
+}
+
+fn shown_in(text: &str) -> Vec<Shown> {
+    let (mut found, mut inside) = (Vec::<Shown>::new(), false);
+    for (number, line) in text.lines().enumerate() {
+        if line.starts_with("```") {
+            inside = line == "```console";
+        } else if let (true, Some(command)) = (inside, line.strip_prefix("$ ")) {
+            found.push(Shown { line: number + 1, command: command.into(), output: Vec::new() });
+        } else if let (true, Some(last)) = (inside, found.last_mut()) {
+            last.output.push(line.into());
+        }
+    }
+    found
+}
+
+/// Whether `actual` fits the pattern, in which `…` stands for anything.
+fn fits(pattern: &str, actual: &str) -> bool {
+    let Some((first, pattern)) = pattern.split_once('…') else { return pattern == actual };
+    let Some(mut rest) = actual.strip_prefix(first) else { return false };
+    let mut parts: Vec<&str> = pattern.split('…').collect();
+    let last = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+fn documents() -> Vec<PathBuf> {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let docs = fs::read_dir(root.join("docs")).expect("docs").map(|e| e.expect("an entry").path());
+    let pages = docs.filter(|p| p.extension().is_some_and(|e| e == "md"));
+    pages.chain([root.join("README.md")]).collect()
+}
+
+fn run_all(document: &Path) -> usize {
+    let shown = shown_in(&fs::read_to_string(document).expect("text"));
+    let needs_redis = shown.iter().any(|s| s.command.contains(SHOWN_ADDRESS));
+    let redis = needs_redis.then(RedisServer::start);
+    let bin =
+        Path::new(env!("CARGO_BIN_EXE_rlctl")).parent().expect("a folder").display().to_string();
+    let folder = tempfile::tempdir().expect("a folder");
+    for Shown { line, command, output } in &shown {
+        let command =
+            redis.as_ref().map_or(command.clone(), |r| command.replace(SHOWN_ADDRESS, &r.url()));
+        let path = format!("{bin}:{}", std::env::var("PATH").expect("a PATH"));
+        let ran = Command::new("sh")
+            .args(["-c", &format!("{{ {command}\n}} 2>&1")])
+            .env("PATH", path)
+            .current_dir(&folder)
+            .output();
+        let actual = String::from_utf8(ran.expect("sh runs").stdout).expect("UTF-8");
+        let wanted = output.join("\n");
+        assert!(
+            fits(wanted.trim_end(), actual.trim_end()),
+            "{}:{line}: $ {command}\nshown:\n{wanted}\nactual:\n{actual}",
+            document.display()
+        );
+    }
+    shown.len()
+}
+
+#[test]
+fn every_command_in_the_documents_prints_what_they_show() {
+    let ran: usize = documents().iter().map(|document| run_all(document)).sum();
+    assert!(ran >= 5, "only {ran} commands are shown");
+}
+
+#[test]
+fn a_pattern_fits_only_what_it_shows() {
+    assert!(fits("a\nb", "a\nb"));
+    assert!(!fits("a\nb", "a\nc"));
+    assert!(!fits("a", "ab"));
+    assert!(fits("a…", "abc"));
+    assert!(fits("a…c", "abbc"));
+    assert!(fits("a…c", "acbc"));
+    assert!(!fits("a…c", "abbcd"));
+    assert!(!fits("x…", "abc"));
+}
