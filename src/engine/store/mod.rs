@@ -144,10 +144,6 @@ impl StoreError {
 
 /// The stores there are. Closed on purpose: no type parameter spreads from here.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one per process, and it is never moved about"
-)]
 pub enum Store {
     Memory(MemoryStore),
     Redis(RedisStore),
