@@ -119,9 +119,9 @@ async fn lives_alike(seed: u64) {
         jumps += answer.decisions.iter().filter(|d| d.clock_jump).count();
         replayed += usize::from(answer.replayed);
         if answer.allowed() {
-            allowed += 1
+            allowed += 1;
         } else {
-            rejected += 1
+            rejected += 1;
         }
         let pair: Vec<Charge> =
             answers.iter().filter_map(|a| a.as_ref().unwrap().charge(&check)).collect();

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod cli;
+mod connect;
 mod contract;
 mod docs;
 mod faults;

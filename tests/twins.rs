@@ -104,7 +104,11 @@ fn history(algorithm: Algorithm, seed: u64) -> Vec<Asked> {
         let new_client = |n: usize, rng: &mut Rng| Client {
             identity: id(&format!("user:{index}-{n}")),
             model: Model::new(&limit),
-            now: if n % 3 == 0 { rng.below(3 * period) } else { TODAY + rng.below(period) },
+            now: if n.is_multiple_of(3) {
+                rng.below(3 * period)
+            } else {
+                TODAY + rng.below(period)
+            },
             told: None,
         };
         let mut clients: Vec<Client> = (0..KEYS).map(|n| new_client(n, &mut rng)).collect();

@@ -2,6 +2,7 @@
 
 pub(crate) mod redis;
 pub(crate) mod rng;
+pub(crate) mod stalls;
 
 use std::sync::Arc;
 

@@ -152,8 +152,8 @@ fn spawn(port: u16, dir: &Path, arguments: &[String]) -> Child {
         })
 }
 
-/// Waits until it answers a PING (a password may be asked for: that is an answer too); false when
-/// it ended or never does.
+/// Waits until it answers a PING (to ask for a password is an answer, too); false when it ended,
+/// or when another process answers in its place.
 fn answers(child: &mut Child, port: u16) -> bool {
     let until = Instant::now() + Duration::from_secs(20);
     while Instant::now() < until {
@@ -167,7 +167,7 @@ fn answers(child: &mut Child, port: u16) -> bool {
             stream.read_exact(&mut first)?;
             Ok(first)
         });
-        if matches!(reply, Ok(ref first) if first == b"+PONG" || first == b"-NOAU") {
+        if reply.is_ok_and(|first| first == *b"+PONG" || first == *b"-NOAU") {
             // Another test's server may have taken the port: then ours has ended, or soon will.
             return matches!(child.try_wait(), Ok(None)) && is_ours(port, child.id());
         }
@@ -175,7 +175,7 @@ fn answers(child: &mut Child, port: u16) -> bool {
     }
     let _ = child.kill();
     let _ = child.wait();
-    false
+    panic!("redis-server runs on port {port} but does not answer within 20 s");
 }
 
 /// Whether the process that answers on this port is the one that was started.
@@ -187,8 +187,7 @@ fn is_ours(port: u16, pid: u32) -> bool {
         stream.read_to_string(&mut text)?;
         Ok(text)
     });
-    match info {
-        Ok(text) => text.starts_with("-NOAUTH") || text.contains(&format!("process_id:{pid}\r")),
-        Err(_) => false,
-    }
+    info.is_ok_and(|text| {
+        text.starts_with("-NOAUTH") || text.contains(&format!("process_id:{pid}\r"))
+    })
 }

@@ -30,6 +30,9 @@ const MAX_WAITING: usize = 16_384;
 /// Between attempts to connect again: short, for everybody is waiting.
 const RECONNECT_PAUSE: [u64; 4] = [10, 50, 100, 200];
 
+const PASSWORD_HINT: &str =
+    "; give the password in the URL, RLCTL_REDIS_PASSWORD_FILE or REDISCLI_AUTH";
+
 /// How to speak to a Redis.
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
@@ -373,7 +376,7 @@ async fn connect(options: &RedisOptions) -> Result<Arc<Connection>, StoreError> 
     let dial = async {
         let mut redis = client.get_multiplexed_async_connection_with_config(&config).await?;
         match redis.send_packed_command(&redis::cmd("PING")).await? {
-            Value::ServerError(error) => Err(error.into()),
+            Value::ServerError(error) => Err(RedisError::from(error)),
             _pong => Ok(redis),
         }
     };
@@ -392,15 +395,19 @@ async fn connect(options: &RedisOptions) -> Result<Arc<Connection>, StoreError> 
 
 /// The crate's words, with what to do about the usual ones.
 fn explain(error: &RedisError) -> String {
+    let text = error.to_string();
+    // With a database number the crate stumbles over SELECT first, and keeps only the text.
+    let wants_password = text.contains("Authentication required");
     let hint = match (error.kind(), error.code()) {
+        _ if wants_password => PASSWORD_HINT,
         (redis::ErrorKind::Parse, _) => "; what answers there is not redis",
         (_, Some("NOAUTH" | "WRONGPASS")) | (redis::ErrorKind::AuthenticationFailed, _) => {
-            "; give the password in the URL, RLCTL_REDIS_PASSWORD_FILE or REDISCLI_AUTH"
+            PASSWORD_HINT
         }
         _ if error.is_connection_refusal() => "; is redis-server running there?",
         _ => "",
     };
-    format!("{error}{hint}")
+    text + hint
 }
 
 impl std::fmt::Debug for Shared {
