@@ -6,7 +6,7 @@ mod link;
 mod scripts;
 
 use redis::Value;
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use self::link::{Call, Link};
 use self::scripts::{Packed, Reply, Script, parse_reply};
@@ -42,6 +42,9 @@ impl RedisStore {
     }
 
     pub async fn check(&self, check: &Check<'_>) -> Result<Answer, StoreError> {
+        if check.limits.is_empty() {
+            return Ok(Answer::decided(SmallVec::new()));
+        }
         let value = self.link.call(self.call(check)).await?;
         self.answer(check, &value)
     }
