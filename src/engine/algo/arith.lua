@@ -34,10 +34,11 @@ local MAX_HELD = 4503599627370496
 -- `head`, the bytes that its record begins with.
 local name, alg, L, B, P, l, p, one, one_part, full, full_part, head
 -- What its bucket remembers: the time of the last charge, when it is whole, and three numbers
--- whose meaning is the algorithm's own.
-local last, whole, a, b, c
+-- whose meaning is the algorithm's own. x and y: what `decide` found that `take` will need.
+local last, whole, a, b, c, x, y
 
--- Each algorithm has three functions of what is in hand: `decide(t, cost)` returns allowed,
--- remaining, retry_after (-1 none), reset_after, next_after and delay; `take(t, cost)` charges;
--- `seldom()` returns `refund(charged_at, cost)` and `carry_over(old_l, old_p)`. The latter are
--- made only when asked for: a script pays for each of its functions every time it runs.
+-- Each algorithm has functions of what is in hand. `decide(t, cost)` returns allowed, remaining,
+-- retry_after (-1 none), reset_after, next_after and delay. `take(t, cost)` charges what `decide`
+-- was asked last, whether or not that was allowed. Seldom needed are `refund(charged_at, cost)`
+-- and, for the buckets, `carry_over(old_l, old_p)`: a script pays for each of its functions every
+-- time it runs, so those come behind the usual case.

@@ -1,33 +1,25 @@
--- Twin of fixed_window.rs (4). a: what was charged in the window that holds `last`.
-local function count_at(t)
-  if last - fmod(last, P) == t - fmod(t, P) then return a end
-  return 0
-end
-
+-- Twin of fixed_window.rs (4). a: what was charged in the window that holds `last`. x: in that of t.
 local function decide_fixed_window(t, cost)
-  local count = count_at(t)
-  local to_end = P - fmod(t, P)
-  local allowed, retry = cost == 0 or count + cost <= L, -1
+  local into = fmod(t, P)
+  x = last - fmod(last, P) == t - into and a or 0
+  local allowed, retry, count = cost == 0 or x + cost <= L, -1, x
   if allowed then
-    count = count + cost
+    count = x + cost
   elseif cost <= L then
-    retry = to_end
+    retry = P - into
   end
-  local left = L - count
-  local until_empty = count > 0 and to_end or 0
-  return allowed, left > 0 and left or 0, retry, until_empty, until_empty, 0
+  local until_empty = count > 0 and P - into or 0
+  return allowed, count < L and L - count or 0, retry, until_empty, until_empty, 0
 end
 
 local function take_fixed_window(t, cost)
-  local count = count_at(t) + cost
-  last, a, whole = t, count < MAX_HELD and count or MAX_HELD, t - fmod(t, P) + P
+  x = x + cost
+  last, a, whole = t, x < MAX_HELD and x or MAX_HELD, t - fmod(t, P) + P
 end
 
-local function seldom_fixed_window()
-  local function refund(charged_at, cost)
-    if charged_at - fmod(charged_at, P) ~= last - fmod(last, P) then return end
-    a = a > cost and a - cost or 0
-    if a == 0 then whole = last end
-  end
-  return refund, function() end
+-- SELDOM --
+local function refund_fixed_window(charged_at, cost)
+  if charged_at - fmod(charged_at, P) ~= last - fmod(last, P) then return end
+  a = a > cost and a - cost or 0
+  if a == 0 then whole = last end
 end

@@ -103,50 +103,48 @@ local function take_sliding_log(t, cost)
   write_chunk(c, sum + cost, tail .. pack('<dd', t, cost))
 end
 
-local function seldom_sliding_log()
-  -- The newest charge that is left decides when the log is whole; what is empty behind it goes.
-  local function drop_empty_tail()
-    while c >= b do
-      local chunk = read_chunk(c)
-      local sum, length = unpack('<d', chunk), #chunk
-      while length > 8 do
-        local at, cost = unpack('<dd', chunk, length - 15)
-        if cost > 0 then
-          if length < #chunk then write_chunk(c, sum, sub(chunk, 9, length)) end
-          whole = at + P
-          return
-        end
-        length = length - 16
+-- SELDOM --
+-- The newest charge that is left decides when the log is whole; what is empty behind it goes.
+local function drop_empty_tail()
+  while c >= b do
+    local chunk = read_chunk(c)
+    local sum, length = unpack('<d', chunk), #chunk
+    while length > 8 do
+      local at, cost = unpack('<dd', chunk, length - 15)
+      if cost > 0 then
+        if length < #chunk then write_chunk(c, sum, sub(chunk, 9, length)) end
+        whole = at + P
+        return
       end
-      redis.call('HDEL', KEYS[2], chunk_key(c))
-      c = c - 1
+      length = length - 16
     end
-    whole = last
+    redis.call('HDEL', KEYS[2], chunk_key(c))
+    c = c - 1
   end
+  whole = last
+end
 
-  -- Chunks and charges are in order of time: the first chunk whose newest is not before it has it.
-  local function refund(charged_at, cost)
-    if a == 0 then return end
-    -- All have lapsed, and expired with their hash, while another limit kept the record alive.
-    if redis.call('HEXISTS', KEYS[2], chunk_key(c)) == 0 then return end
-    local low, high = b, c
-    while low < high do
-      local middle = floor((low + high) / 2)
-      local chunk = read_chunk(middle)
-      if unpack('<d', chunk, #chunk - 15) < charged_at then low = middle + 1 else high = middle end
-    end
-    local chunk = read_chunk(low)
-    local sum, pos = unpack('<d', chunk), 9
-    while pos < #chunk and unpack('<d', chunk, pos) < charged_at do pos = pos + 16 end
-    if pos > #chunk then return end
-    local at, charged = unpack('<dd', chunk, pos)
-    if at ~= charged_at then return end
-    local back = cost < charged and cost or charged
-    -- A charge of nothing may stay in its place: nobody counts it.
-    local rest = pack('<dd', at, charged - back) .. sub(chunk, pos + 16)
-    write_chunk(low, sum - back, sub(chunk, 9, pos - 1) .. rest)
-    a = a - back
-    drop_empty_tail()
+-- Chunks and charges are in order of time: the first chunk whose newest is not before it has it.
+local function refund_sliding_log(charged_at, cost)
+  if a == 0 then return end
+  -- All have lapsed, and expired with their hash, while another limit kept the record alive.
+  if redis.call('HEXISTS', KEYS[2], chunk_key(c)) == 0 then return end
+  local low, high = b, c
+  while low < high do
+    local middle = floor((low + high) / 2)
+    local chunk = read_chunk(middle)
+    if unpack('<d', chunk, #chunk - 15) < charged_at then low = middle + 1 else high = middle end
   end
-  return refund, function() end
+  local chunk = read_chunk(low)
+  local sum, pos = unpack('<d', chunk), 9
+  while pos < #chunk and unpack('<d', chunk, pos) < charged_at do pos = pos + 16 end
+  if pos > #chunk then return end
+  local at, charged = unpack('<dd', chunk, pos)
+  if at ~= charged_at then return end
+  local back = cost < charged and cost or charged
+  -- A charge of nothing may stay in its place: nobody counts it.
+  local rest = pack('<dd', at, charged - back) .. sub(chunk, pos + 16)
+  write_chunk(low, sum - back, sub(chunk, 9, pos - 1) .. rest)
+  a = a - back
+  drop_empty_tail()
 end

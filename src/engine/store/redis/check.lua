@@ -7,9 +7,7 @@
 -- key the charge's id, then per limit eight doubles: allowed, remaining, retry_after (-1 none),
 -- reset_after, next_after, delay, the time it was decided at, whether the clock had jumped. What
 -- was remembered ends with L and B (4 bytes each) of every limit, which may be others by now.
-local given, cost, start = unpack('<dd', ARGV[1])
-local now, explicit = read_clock(given)
-
+local cost, start = unpack('<d', ARGV[1], 9)
 local remember, count, id
 if ARGV[2] then
   remember, count, id = unpack('<ddc8', ARGV[2])
@@ -24,9 +22,7 @@ if ARGV[2] then
   end
 end
 
-local value = redis.call('GET', KEYS[1]) or ''
-
--- Asks what is in hand: whether it allows, its answer, and the time it was taken at.
+-- Asks what is in hand: whether it allows, its answer, and the time it was given at.
 local function ask(what)
   if L == 0 then
     return what == 0, pack('<dddddddd', what == 0 and 1 or 0, 0, -1, 0, 0, 0, now, 0)
@@ -36,20 +32,7 @@ local function ask(what)
   return allowed, pack('<dddddddd', allowed and 1 or 0, left, retry, reset, next_after, delay, t, jumped), t
 end
 
-local pos = hold_limit(start)
-local stored = hold_state(value, now)
-if pos > #ARGV[1] and not ARGV[2] then
-  -- The usual case: one limit, and everything is in hand.
-  local allowed, answer, t = ask(cost)
-  if allowed and cost > 0 then
-    take(t, cost)
-    local alone = #value == (stored and #head + STATE_BYTES or 0)
-    save(value, not alone and { [name] = true }, record(), whole, now, explicit, alg == 6)
-  end
-  return '\0' .. answer
-end
-
--- Several: each is taken in hand once to be asked and once more to be charged.
+-- Each limit is taken in hand once to be asked and once more to be charged.
 local function each(act)
   local at = start
   while at <= #ARGV[1] do
@@ -77,7 +60,8 @@ if not all_allowed then
 elseif cost > 0 then
   local replaced, records, latest, with_log = {}, '', 0, false
   each(function()
-    take(moment(now), cost)
+    local _, _, t = ask(cost)
+    take(t, cost)
     replaced[name], records = true, records .. record()
     if whole > latest then latest = whole end
     with_log = with_log or alg == 6

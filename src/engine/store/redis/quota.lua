@@ -4,19 +4,10 @@
 local HEAD, STATE_BYTES = '<Bc0BI4I4d', 40
 local A_DAY = 86400000
 
--- The time: ARGV's when it is not negative (traces and tests), else this server's.
-local function read_clock(given)
-  if given >= 0 then return given, true end
-  local clock = redis.call('TIME')
-  return clock[1] * 1000000 + clock[2], false
-end
-
--- Takes a limit in hand as callers send it: the head of its record, then l (4 bytes), p, one,
--- one_part, full, full_part (doubles). Returns where the next begins.
+-- Takes a limit in hand; returns where the next begins.
 local function hold_limit(pos)
   local start = pos
-  name, alg, L, B, P, l, p, one, one_part, full, full_part, pos =
-    unpack('<Bc0BI4I4dI4ddddd', ARGV[1], pos)
+  name, alg, L, B, P, l, p, one, one_part, full, full_part, pos = unpack(LIMIT, ARGV[1], pos)
   head = sub(ARGV[1], start, start + #name + 17)
   return pos
 end
@@ -45,9 +36,8 @@ local function hold_state(value, now)
       last, whole, a, b, c = unpack('<ddddd', value, at)
       if old_alg ~= alg or (alg > 3 and old_P ~= P) or whole <= now then
         hold_nothing()
-      elseif L > 0 then
+      elseif alg <= 3 and L > 0 then
         local divisor = gcd(old_L, old_P)
-        local _, carry_over = seldom()
         carry_over(old_L / divisor, old_P / divisor)
       end
       return true

@@ -5,8 +5,7 @@
 --         then per limit as in check.lua, followed by the time it was charged at (double).
 -- ARGV[2] the charge's id (8 bytes).
 -- Returns 1, or 0 when it was returned before or has lapsed.
-local given, ends, cost, settled, pos = unpack('<dddd', ARGV[1])
-local now, explicit = read_clock(given)
+local ends, cost, settled, pos = unpack('<ddd', ARGV[1], 9)
 if ends <= now then return 0 end
 local marked
 if explicit then
@@ -35,6 +34,7 @@ local function hold_stored(value)
       local divisor = gcd(L, P)
       l, p = L / divisor, P / divisor
       one, one_part = mul_div(1, p, l)
+      full, full_part = mul_div(B, p, l)
       return true
     end
     at = at + length + 18 + STATE_BYTES
@@ -53,11 +53,12 @@ while pos <= #ARGV[1] do
   local stored = hold_stored(value)
   local act = false
   if settled > cost then
-    take(moment(now), settled - cost)
+    local t = moment(now)
+    decide(t, settled - cost)
+    take(t, settled - cost)
     act = true
   elseif stored and charged_alg == alg and (alg <= 3 or charged_P == P) and charged_at <= last then
     -- Otherwise the bucket has started anew since.
-    local refund = seldom()
     refund(charged_at, cost - settled)
     act = true
   end

@@ -15,6 +15,8 @@ const FIXED_WINDOW: &str = include_str!("../../algo/fixed_window.lua");
 const SLIDING_WINDOW: &str = include_str!("../../algo/sliding_window.lua");
 const SLIDING_LOG: &str = include_str!("../../algo/sliding_log.lua");
 const QUOTA: &str = include_str!("quota.lua");
+const CLOCK: &str = include_str!("clock.lua");
+const CHECK_ONE: &str = include_str!("check_one.lua");
 const CHECK: &str = include_str!("check.lua");
 const RETURN: &str = include_str!("return.lua");
 
@@ -33,6 +35,8 @@ const TWINS: [Twin; 4] = [
     Twin { text: SLIDING_LOG, condition: "alg == 6", name: "sliding_log" },
 ];
 const ALL_TWINS: usize = (1 << TWINS.len()) - 1;
+/// Divides a twin into what every check needs and what few calls do.
+const SELDOM: &str = "-- SELDOM --\n";
 /// Eight doubles for each limit.
 const DECISION_BYTES: usize = 64;
 /// `L` and `B` of each limit of a remembered answer.
@@ -45,18 +49,22 @@ pub(super) struct Script {
 }
 
 impl Script {
-    fn new(twins: usize, frame: &str) -> Script {
+    /// Puts a script together: what the usual case needs, the usual case, and behind it the rest,
+    /// because a script pays for every function that it makes each time it runs.
+    fn new(twins: usize, usual_case: &str, rest: &str) -> Script {
         let chosen: Vec<&Twin> =
             (0..TWINS.len()).filter(|bit| twins & (1 << bit) != 0).map(|bit| &TWINS[bit]).collect();
+        let halves = || chosen.iter().filter_map(|twin| twin.text.split_once(SELDOM));
         let mut text = ARITH.to_string();
-        for twin in &chosen {
-            text += twin.text;
-        }
-        for function in ["decide", "take", "seldom"] {
-            text += &dispatch(function, &chosen);
-        }
+        halves().for_each(|(often, _)| text += often);
+        text += &dispatch("decide", &chosen);
+        text += &dispatch("take", &chosen);
+        text += CLOCK;
+        text += usual_case;
+        halves().for_each(|(_, seldom)| text += seldom);
+        text += &dispatch("refund", &chosen);
         text += QUOTA;
-        text += frame;
+        text += rest;
         let sha = redis::Script::new(&text).get_hash().to_string();
         Script { text, sha }
     }
@@ -67,13 +75,13 @@ impl Script {
         static SCRIPTS: [OnceLock<Script>; ALL_TWINS + 1] =
             [const { OnceLock::new() }; ALL_TWINS + 1];
         let twins = limits.iter().fold(0, |set, l| set | 1 << twin_of(l.limit().algorithm()));
-        SCRIPTS[twins].get_or_init(|| Script::new(twins, CHECK))
+        SCRIPTS[twins].get_or_init(|| Script::new(twins, CHECK_ONE, CHECK))
     }
 
     /// Gives back or settles a charge.
     pub(super) fn settle() -> &'static Script {
         static SCRIPT: OnceLock<Script> = OnceLock::new();
-        SCRIPT.get_or_init(|| Script::new(ALL_TWINS, RETURN))
+        SCRIPT.get_or_init(|| Script::new(ALL_TWINS, "", RETURN))
     }
 }
 
