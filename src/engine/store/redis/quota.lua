@@ -45,17 +45,25 @@ end
 
 -- Writes what is not whole yet, with the TTL of the last of it to be; the charges of sliding logs
 -- (KEYS[2]) live as long. Under a given time nothing is forgotten and everything lives a day, for
--- that time is not the server's.
+-- that time is not the server's. A log that is whole takes its charges with it; where their key was
+-- not given its record stays for the next who gives it.
 local function save_quota(records, now, explicit, with_log)
   local parts, latest = {}, 0
   for i = 1, #records do
     local r = records[i]
-    if explicit or r.whole > now then
+    local keep = explicit or r.whole > now
+    if not keep and r.alg == 6 then
+      for number = r.b, KEYS[2] and r.c or -1 do
+        redis.call('HDEL', KEYS[2], r.name .. '/' .. string.format('%.0f', number))
+      end
+      keep = not KEYS[2]
+    end
+    if keep then
       parts[#parts + 1] = struct.pack(RECORD, #r.name, r.name, r.alg, r.L, r.B, r.P, r.last, r.whole, r.a, r.b, r.c)
       if r.whole > latest then latest = r.whole end
     end
   end
-  if #parts == 0 then
+  if #parts == 0 or (not explicit and latest <= now) then
     redis.call('DEL', KEYS[1])
     return
   end
