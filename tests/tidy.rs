@@ -83,7 +83,7 @@ fn folders_are_those_of_the_plan() {
 }
 
 /// What is banned, where it is allowed all the same, and what to do instead.
-const BANNED: [(&str, &[&str], &str); 9] = [
+const BANNED: [(&str, &[&str], &str); 10] = [
     (
         "SystemTime",
         &["src/engine/clock.rs"],
@@ -98,6 +98,7 @@ const BANNED: [(&str, &[&str], &str); 9] = [
     ("use redis", &["src/engine/store/redis/"], "only store::redis knows the redis crate"),
     ("redis::cmd", &["src/engine/store/redis/"], "only store::redis knows the redis crate"),
     ("process::exit", &[], "return an Exit"),
+    ("println!(", &[], "write to a stream, and mind that it may be closed"),
     ("dbg!(", &[], "remove it"),
     ("todo!(", &[], "do it"),
     (".unwrap()", &[], "say what was expected, or return the error"),

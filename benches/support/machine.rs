@@ -63,11 +63,3 @@ fn cpu_times() -> Option<(u64, u64)> {
         stat.lines().next()?.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
     Some((*times.get(7)?, times.iter().take(8).sum()))
 }
-
-/// Resident memory of this process (0 where the system does not tell).
-
-pub(crate) fn resident_bytes() -> usize {
-    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: usize = statm.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
-    pages * 4096
-}

@@ -1,15 +1,6 @@
 -- Exact arithmetic on doubles. Every number here is a whole one below 2^53; a product may not be,
 -- so it is never formed: it is kept as the sum of two doubles.
-local floor, fmod = math.floor, math.fmod
-
--- a·b as hi + lo without error (Dekker's product on halves split after Veltkamp).
-local function product(a, b)
-  local hi = a * b
-  local x, y = 134217729 * a, 134217729 * b
-  local a1, b1 = x - (x - a), y - (y - b)
-  local a2, b2 = a - a1, b - b1
-  return hi, ((a1 * b1 - hi) + a1 * b2 + a2 * b1) + a2 * b2
-end
+local floor, fmod, unpack, pack, sub = math.floor, math.fmod, struct.unpack, struct.pack, string.sub
 
 -- Whole quotient (below 2^52) and remainder of a·b/m.
 local function mul_div(a, b, m)
@@ -17,6 +8,14 @@ local function mul_div(a, b, m)
   if hi < 9007199254740992 then
     local rest = fmod(hi, m)
     return (hi - rest) / m, rest
+  end
+  -- x·y as hi + lo without error (Dekker's product on halves split after Veltkamp).
+  local function product(x, y)
+    local xy = x * y
+    local cx, cy = 134217729 * x, 134217729 * y
+    local x1, y1 = cx - (cx - x), cy - (cy - y)
+    local x2, y2 = x - x1, y - y1
+    return xy, ((x1 * y1 - xy) + x1 * y2 + x2 * y1) + x2 * y2
   end
   local lo
   hi, lo = product(a, b)
@@ -30,7 +29,15 @@ end
 
 local MAX_HELD = 4503599627370496
 
--- Functions of each algorithm by its code. A limit has name, alg, L, B, P, the rate in lowest
--- terms (l requests in p µs), and the spans of one request (one, one_part) and of all (full,
--- full_part). A state has last, whole and a, b, c, whose meaning is the algorithm's own.
-local decide, take, refund = {}, {}, {}
+-- The limit in hand: its name (rule#index), algorithm's code, L, B and P; the rate in lowest terms,
+-- l requests in p µs; the spans of one request (one, one_part) and of all (full, full_part); and
+-- `head`, the bytes that its record begins with.
+local name, alg, L, B, P, l, p, one, one_part, full, full_part, head
+-- What its bucket remembers: the time of the last charge, when it is whole, and three numbers
+-- whose meaning is the algorithm's own.
+local last, whole, a, b, c
+
+-- Each algorithm has three functions of what is in hand: `decide(t, cost)` returns allowed,
+-- remaining, retry_after (-1 none), reset_after, next_after and delay; `take(t, cost)` charges;
+-- `seldom()` returns `refund(charged_at, cost)` and `carry_over(old_l, old_p)`. The latter are
+-- made only when asked for: a script pays for each of its functions every time it runs.

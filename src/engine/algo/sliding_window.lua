@@ -1,71 +1,65 @@
 -- Twin of sliding_window.rs (5). a, b: counts of the window that holds `last` and the one before.
-local function counts_at(limit, state, t)
-  local start = t - fmod(t, limit.P)
-  local charged = state.last - fmod(state.last, limit.P)
-  if start == charged then return state.a, state.b end
-  if start == charged + limit.P then return 0, state.a end
+local function counts_at(t)
+  local start, charged = t - fmod(t, P), last - fmod(last, P)
+  if start == charged then return a, b end
+  if start == charged + P then return 0, a end
   return 0, 0
 end
 
 -- The estimate, rounded up.
-local function used_ceil(limit, current, previous, into)
-  local weighted, rest = mul_div(previous, limit.P - into, limit.P)
+local function used_ceil(current, previous, into)
+  local weighted, rest = mul_div(previous, P - into, P)
   return weighted + (rest > 0 and 1 or 0) + current
 end
 
 -- The least whole `into < P` with previous·(P − into) ≤ room·P, or nil.
-local function light_enough(limit, previous, room)
+local function light_enough(previous, room)
   if previous <= room then return 0 end
-  local left = mul_div(room, limit.P, previous)
-  if left > 0 then return limit.P - left end
+  local left = mul_div(room, P, previous)
+  if left > 0 then return P - left end
 end
 
-local function window_wait(limit, current, previous, into, cost)
-  local room = limit.L - cost
+local function window_wait(current, previous, into, cost)
+  local room = L - cost
   if room >= current then
-    local this = light_enough(limit, previous, room - current)
+    local this = light_enough(previous, room - current)
     if this then return this > into and this - into or 0 end
   end
-  return limit.P - into + (light_enough(limit, current, room) or limit.P)
+  return P - into + (light_enough(current, room) or P)
 end
 
-decide[5] = function(limit, state, t, cost)
-  local current, previous = counts_at(limit, state, t)
-  local into = fmod(t, limit.P)
-  local allowed = cost == 0 or used_ceil(limit, current, previous, into) + cost <= limit.L
-  local retry = -1
+local function decide_sliding_window(t, cost)
+  local current, previous = counts_at(t)
+  local into = fmod(t, P)
+  local allowed, retry = cost == 0 or used_ceil(current, previous, into) + cost <= L, -1
   if allowed then
     current = current + cost
-  elseif cost <= limit.L then
-    retry = window_wait(limit, current, previous, into, cost)
+  elseif cost <= L then
+    retry = window_wait(current, previous, into, cost)
   end
-  if current == 0 and previous == 0 then return allowed, limit.L, retry, 0, 0, 0 end
-  local left = limit.L - used_ceil(limit, current, previous, into)
+  if current == 0 and previous == 0 then return allowed, L, retry, 0, 0, 0 end
+  local left = L - used_ceil(current, previous, into)
   if left < 0 then left = 0 end
-  local reset = (current > 0 and 2 * limit.P or limit.P) - into
-  return allowed, left, retry, reset, window_wait(limit, current, previous, into, left + 1), 0
+  local reset = (current > 0 and 2 * P or P) - into
+  return allowed, left, retry, reset, window_wait(current, previous, into, left + 1), 0
 end
 
-local function whole_of(limit, state)
-  local start = state.last - fmod(state.last, limit.P)
-  if state.a > 0 then return start + 2 * limit.P end
-  return state.b > 0 and start + limit.P or state.last
+local function take_sliding_window(t, cost)
+  a, b = counts_at(t)
+  a = a + cost
+  if a > MAX_HELD then a = MAX_HELD end
+  last, whole = t, t - fmod(t, P) + 2 * P
 end
 
-take[5] = function(limit, state, t, cost)
-  local current, previous = counts_at(limit, state, t)
-  current = current + cost
-  state.last, state.a, state.b = t, current < MAX_HELD and current or MAX_HELD, previous
-  state.whole = whole_of(limit, state)
-end
-
-refund[5] = function(limit, state, charged_at, cost)
-  local charged = charged_at - fmod(charged_at, limit.P)
-  local newest = state.last - fmod(state.last, limit.P)
-  if charged == newest then
-    state.a = state.a > cost and state.a - cost or 0
-  elseif charged + limit.P == newest then
-    state.b = state.b > cost and state.b - cost or 0
+local function seldom_sliding_window()
+  local function refund(charged_at, cost)
+    local charged, newest = charged_at - fmod(charged_at, P), last - fmod(last, P)
+    if charged == newest then
+      a = a > cost and a - cost or 0
+    elseif charged + P == newest then
+      b = b > cost and b - cost or 0
+    end
+    if a == 0 then whole = b > 0 and newest + P or last end
   end
-  state.whole = whole_of(limit, state)
+  return refund, function() end
 end

@@ -1,25 +1,8 @@
--- All quota of one identity lies in the string KEYS[1], one record per limit:
---   length and name of the limit (rule#index), algorithm's code (1 byte), L and B (4 bytes each),
---   P, last, whole, a, b, c (doubles). Little-endian. It can be read without any rules.
-local RECORD = '<Bc0BI4I4dddddd'
-
--- A limit as a caller sends it: length and name, algorithm, L, B and l (4 bytes each), P, p, one,
--- one_part, full, full_part (doubles).
-local function read_limit(packed, pos)
-  local limit = {}
-  limit.name, limit.alg, limit.L, limit.B, limit.l, limit.P, limit.p, limit.one, limit.one_part,
-    limit.full, limit.full_part, pos = struct.unpack('<Bc0BI4I4I4dddddd', packed, pos)
-  return limit, pos
-end
-
-local function fresh_state(limit)
-  return { name = limit.name, alg = limit.alg, L = limit.L, B = limit.B, P = limit.P,
-    last = 0, whole = 0, a = 0, b = 0, c = 0 }
-end
-
-local function is_other_limit(limit, state)
-  return state.alg ~= limit.alg or state.L ~= limit.L or state.B ~= limit.B or state.P ~= limit.P
-end
+-- All quota of one identity lies in the string KEYS[1], one record per limit. Its head: length and
+-- name (rule#index), algorithm's code (1 byte), L and B (4 bytes each), P (double); then last,
+-- whole, a, b, c (doubles). Little-endian. It can be read without any rules.
+local HEAD, STATE_BYTES = '<Bc0BI4I4d', 40
+local A_DAY = 86400000
 
 -- The time: ARGV's when it is not negative (traces and tests), else this server's.
 local function read_clock(given)
@@ -28,64 +11,101 @@ local function read_clock(given)
   return clock[1] * 1000000 + clock[2], false
 end
 
-local function load_quota()
-  local records, count = {}, 0
-  local value = redis.call('GET', KEYS[1])
-  if value then
-    local pos = 1
-    while pos <= #value do
-      local r = {}
-      r.name, r.alg, r.L, r.B, r.P, r.last, r.whole, r.a, r.b, r.c, pos = struct.unpack(RECORD, value, pos)
-      count = count + 1
-      records[count], records[r.name] = r, r
-    end
-  end
-  return records
+-- Takes a limit in hand as callers send it: the head of its record, then l (4 bytes), p, one,
+-- one_part, full, full_part (doubles). Returns where the next begins.
+local function hold_limit(pos)
+  local start = pos
+  name, alg, L, B, P, l, p, one, one_part, full, full_part, pos =
+    unpack('<Bc0BI4I4dI4ddddd', ARGV[1], pos)
+  head = sub(ARGV[1], start, start + #name + 17)
+  return pos
 end
 
--- Writes what is not whole yet, with the TTL of the last of it to be; the charges of sliding logs
--- (KEYS[2]) live as long. Under a given time nothing is forgotten and everything lives a day, for
--- that time is not the server's. A log that is whole takes its charges with it; where their key was
--- not given its record stays for the next who gives it.
-local function save_quota(records, now, explicit, with_log)
-  local parts, latest = {}, 0
-  for i = 1, #records do
-    local r = records[i]
-    local keep = explicit or r.whole > now
-    if not keep and r.alg == 6 then
-      for number = r.b, KEYS[2] and r.c or -1 do
-        redis.call('HDEL', KEYS[2], r.name .. '/' .. string.format('%.0f', number))
+local function hold_nothing() last, whole, a, b, c = 0, 0, 0, 0, 0 end
+
+local function gcd(x, y)
+  while y ~= 0 do x, y = y, fmod(x, y) end
+  return x
+end
+
+-- Takes in hand what is stored of the limit in hand; true if anything is. Where it was charged
+-- under another limit of this name, what was used stays used (see carry_over in algo/mod.rs);
+-- another algorithm, or another period of a window, starts whole; so does what is whole by now,
+-- for it may have expired.
+local function hold_state(value, now)
+  local pos, size = 1, #head
+  while pos <= #value do
+    if sub(value, pos, pos + size - 1) == head then
+      last, whole, a, b, c = unpack('<ddddd', value, pos + size)
+      return true
+    end
+    local length = string.byte(value, pos)
+    if sub(value, pos + 1, pos + length) == name then
+      local _, old_alg, old_L, _, old_P, at = unpack(HEAD, value, pos)
+      last, whole, a, b, c = unpack('<ddddd', value, at)
+      if old_alg ~= alg or (alg > 3 and old_P ~= P) or whole <= now then
+        hold_nothing()
+      elseif L > 0 then
+        local divisor = gcd(old_L, old_P)
+        local _, carry_over = seldom()
+        carry_over(old_L / divisor, old_P / divisor)
       end
-      keep = not KEYS[2]
+      return true
     end
-    if keep then
-      parts[#parts + 1] = struct.pack(RECORD, #r.name, r.name, r.alg, r.L, r.B, r.P, r.last, r.whole, r.a, r.b, r.c)
-      if r.whole > latest then latest = r.whole end
-    end
+    pos = pos + length + 18 + STATE_BYTES
   end
-  if #parts == 0 or (not explicit and latest <= now) then
-    redis.call('DEL', KEYS[1])
-    return
-  end
-  local value, ends = table.concat(parts), math.ceil(latest / 1000)
-  if explicit then
-    redis.call('SET', KEYS[1], value, 'PX', 86400000)
-    if with_log then redis.call('PEXPIRE', KEYS[2], 86400000) end
-  else
-    redis.call('SET', KEYS[1], value, 'PXAT', ends)
-    if with_log then redis.call('PEXPIREAT', KEYS[2], ends) end
-  end
+  hold_nothing()
+  return false
 end
 
 -- A check stamped before the last charge is taken then; one stamped over a period before it shows
--- a broken clock, and the bucket starts whole; asked again, it says so again.
-local function moment(limit, state, now)
-  if state.jumped then return now, true end
-  if state.last <= now then return now, false end
-  if state.last - now > limit.P then
-    state.last, state.whole, state.a, state.b, state.c = 0, 0, 0, 0, 0
-    state.jumped = true
-    return now, true
+-- a broken clock, and the bucket starts whole.
+local function moment(now)
+  if last <= now then return now, 0 end
+  if last - now <= P then return last, 0 end
+  hold_nothing()
+  return now, 1
+end
+
+local function record() return head .. pack('<ddddd', last, whole, a, b, c) end
+
+-- Writes new records, the last of which is whole at `latest`, beside those of `value` that are not
+-- in `replaced` and not whole yet. The TTL is that of the last to be whole; the charges of sliding
+-- logs (KEYS[2]) live as long. Under a given time nothing is forgotten and everything lives a day,
+-- for that time is not the server's. A log that is whole takes its charges with it; where their key
+-- was not given, its record stays for whoever gives it next.
+local function save(value, replaced, records, latest, now, explicit, with_log)
+  local pos = 1
+  while replaced and pos <= #value do
+    local length = string.byte(value, pos)
+    local ends = pos + length + 17 + STATE_BYTES
+    if not replaced[sub(value, pos + 1, pos + length)] then
+      local others = unpack('<d', value, pos + length + 26)
+      local keep = explicit or others > now
+      if not keep and string.byte(value, pos + length + 1) == 6 then
+        keep = not KEYS[2]
+        local first, final = unpack('<dd', value, pos + length + 42)
+        for number = first, keep and -1 or final do
+          local field = sub(value, pos + 1, pos + length) .. '/' .. string.format('%.0f', number)
+          redis.call('HDEL', KEYS[2], field)
+        end
+      end
+      if keep then
+        records = records .. sub(value, pos, ends)
+        if others > latest then latest = others end
+      end
+    end
+    pos = ends + 1
   end
-  return state.last, false
+  if records == '' or (latest <= now and not explicit) then
+    redis.call('DEL', KEYS[1])
+  elseif explicit then
+    redis.call('SET', KEYS[1], records, 'PX', A_DAY)
+    if with_log then redis.call('PEXPIRE', KEYS[2], A_DAY) end
+  else
+    -- Rounded up: a TTL must never end early.
+    local ends = -floor(-latest / 1000)
+    redis.call('SET', KEYS[1], records, 'PXAT', ends)
+    if with_log then redis.call('PEXPIREAT', KEYS[2], ends) end
+  end
 end

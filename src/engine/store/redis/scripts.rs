@@ -15,12 +15,23 @@ const FIXED_WINDOW: &str = include_str!("../../algo/fixed_window.lua");
 const SLIDING_WINDOW: &str = include_str!("../../algo/sliding_window.lua");
 const SLIDING_LOG: &str = include_str!("../../algo/sliding_log.lua");
 const QUOTA: &str = include_str!("quota.lua");
-const CARRY_OVER: &str = include_str!("carry_over.lua");
 const CHECK: &str = include_str!("check.lua");
 const RETURN: &str = include_str!("return.lua");
 
-/// The twins in the order of the bits of a [`Twins`] set.
-const TWINS: [&str; 4] = [BUCKET, FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG];
+/// A Lua twin: its text, when it is the one to call, and what its functions are called after.
+struct Twin {
+    text: &'static str,
+    condition: &'static str,
+    name: &'static str,
+}
+
+/// In the order of the bits of a set of twins.
+const TWINS: [Twin; 4] = [
+    Twin { text: BUCKET, condition: "alg <= 3", name: "bucket" },
+    Twin { text: FIXED_WINDOW, condition: "alg == 4", name: "fixed_window" },
+    Twin { text: SLIDING_WINDOW, condition: "alg == 5", name: "sliding_window" },
+    Twin { text: SLIDING_LOG, condition: "alg == 6", name: "sliding_log" },
+];
 const ALL_TWINS: usize = (1 << TWINS.len()) - 1;
 /// Eight doubles for each limit.
 const DECISION_BYTES: usize = 64;
@@ -35,11 +46,16 @@ pub(super) struct Script {
 
 impl Script {
     fn new(twins: usize, frame: &str) -> Script {
-        let chosen = TWINS.iter().enumerate().filter(|(bit, _)| twins & (1 << bit) != 0);
+        let chosen: Vec<&Twin> =
+            (0..TWINS.len()).filter(|bit| twins & (1 << bit) != 0).map(|bit| &TWINS[bit]).collect();
         let mut text = ARITH.to_string();
-        chosen.for_each(|(_, twin)| text += twin);
+        for twin in &chosen {
+            text += twin.text;
+        }
+        for function in ["decide", "take", "seldom"] {
+            text += &dispatch(function, &chosen);
+        }
         text += QUOTA;
-        text += CARRY_OVER;
         text += frame;
         let sha = redis::Script::new(&text).get_hash().to_string();
         Script { text, sha }
@@ -61,6 +77,17 @@ impl Script {
     }
 }
 
+/// `function` of whichever algorithm is in hand; without a detour where there is only one.
+fn dispatch(function: &str, twins: &[&Twin]) -> String {
+    if let [Twin { name, .. }] = twins {
+        return format!("local {function} = {function}_{name}\n");
+    }
+    let cases = twins.iter().map(|Twin { condition, name, .. }| {
+        format!("  if {condition} then return {function}_{name}(t, cost) end\n")
+    });
+    format!("local function {function}(t, cost)\n{}end\n", cases.collect::<String>())
+}
+
 fn twin_of(algorithm: Algorithm) -> usize {
     match algorithm {
         Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => 0,
@@ -80,6 +107,12 @@ impl Packed {
         self
     }
 
+    /// A number up to 10^9, in four bytes.
+    fn small(&mut self, number: u64) -> &mut Packed {
+        self.0.extend((number as u32).to_le_bytes());
+        self
+    }
+
     /// A time, or the wish for the server's.
     pub(super) fn time(&mut self, at: Option<Micros>) -> &mut Packed {
         self.0.extend(at.map_or(-1.0, |at| at.0 as f64).to_le_bytes());
@@ -96,11 +129,10 @@ impl Packed {
         self.0.push(name.len() as u8);
         self.bytes(name.as_bytes());
         self.0.push(limit.algorithm().code());
-        for number in [limit.requests(), limit.capacity(), limit.tokens()] {
-            self.0.extend((number as u32).to_le_bytes());
-        }
+        self.small(limit.requests()).small(limit.capacity()).number(limit.period().0);
         let (one, full) = (limit.span_of_one(), limit.span_of_capacity());
-        for number in [limit.period().0, limit.micros(), one.us, one.part, full.us, full.part] {
+        self.small(limit.tokens());
+        for number in [limit.micros(), one.us, one.part, full.us, full.part] {
             self.number(number);
         }
         self
