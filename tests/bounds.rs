@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rlctl::engine::clock::Micros;
 use rlctl::engine::limit::{Algorithm, Decision, Limit, QuotaState};
-use rlctl::engine::store::{Check, RuleLimit, Store};
+use rlctl::engine::store::{Check, RuleLimit};
 
 use crate::support::rng::Rng;
 use crate::support::{Rig, TODAY, cost, id, limit, named, one, several};
@@ -241,61 +241,6 @@ async fn rejections_and_peeks_write_nothing_not_even_a_ttl() {
 }
 
 #[tokio::test]
-async fn the_servers_own_clock_gives_every_key_a_ttl_that_outlives_its_quota() {
-    let rig = Rig::redis().await;
-    let server = rig.server.as_ref().unwrap();
-    for algorithm in Algorithm::ALL {
-        for quota in ["7/3s", "100/1h", "1G/366d", "1/366d"] {
-            if algorithm == Algorithm::SlidingLog && quota == "1G/366d" {
-                continue;
-            }
-            server.command::<()>(&["FLUSHALL"]);
-            let limits = named("ttl", algorithm, quota);
-            let charged = on_server_clock(&rig, &limits, 1).await;
-            assert!(charged.allowed);
-            let before = rig.dump();
-            assert!(!before.is_empty());
-            for (key, _, expires_ms) in &before {
-                let whole_us = charged.at.0 + charged.reset_after.0;
-                assert!(
-                    *expires_ms >= whole_us.div_ceil(1000) as i64,
-                    "{algorithm} {quota}: {key} expires at {expires_ms} ms, whole at {whole_us} µs"
-                );
-                // And not much later: idle keys go away.
-                assert!(
-                    *expires_ms <= (whole_us / 1000) as i64 + 1000,
-                    "{algorithm} {quota}: {key}"
-                );
-            }
-            on_server_clock(&rig, &limits, 0).await;
-            let too_much = (charged.capacity + 1).min(1_000_000_000);
-            assert!(!on_server_clock(&rig, &limits, too_much).await.allowed);
-            assert_eq!(before, rig.dump(), "{algorithm} {quota}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn keys_of_a_given_time_live_at_least_an_hour() {
-    let rig = Rig::redis().await;
-    // A trace from 1970 and one from the year 2255.
-    for at in [5, (1 << 53) - 400 * 86_400_000_000] {
-        let limits = several(&[(Algorithm::SlidingLog, "10/1ms"), (Algorithm::Gcra, "10/1ms")]);
-        assert!(rig.check(&limits, 1, at).await.allowed());
-        let now: (u64, u64) = rig.server.as_ref().unwrap().command(&["TIME"]);
-        for (key, _, expires_ms) in rig.dump() {
-            assert!(expires_ms as u64 >= (now.0 + 3600) * 1000, "{key} expires at {expires_ms}");
-        }
-    }
-}
-
-async fn on_server_clock(rig: &Rig, limits: &[Arc<RuleLimit>], c: u64) -> Decision {
-    let identity = id("user:1");
-    let check = Check { identity: &identity, limits, cost: cost(c), idempotency: None, at: None };
-    rig.store.check(&check).await.unwrap().decisions[0]
-}
-
-#[tokio::test]
 async fn in_memory_rejections_and_peeks_leave_no_trace() {
     for (algorithm, seed) in Algorithm::ALL.into_iter().zip(500..) {
         for quota in quotas(algorithm) {
@@ -469,29 +414,6 @@ async fn a_batch_in_order_is_decided_in_order_even_when_a_script_is_new() {
             answers.iter().map(|a| a.as_ref().unwrap().decisions[0].remaining).collect();
         assert_eq!(left, [3, 2, 1, 0], "{}", rig.name);
     }
-}
-
-#[tokio::test]
-async fn a_log_that_has_lapsed_can_still_be_given_back() {
-    // On the server's clock the log's charges expire by themselves while another rule keeps the
-    // identity's record alive.
-    let rig = Rig::redis().await;
-    let identity = id("user:1");
-    let log = named("log", Algorithm::SlidingLog, "10/50ms");
-    let long = named("long", Algorithm::TokenBucket, "10/1h");
-    let check =
-        |limits| Check { identity: &identity, limits, cost: cost(1), idempotency: None, at: None };
-    let charge = rig.store.check(&check(&log)).await.unwrap().charge(&check(&log)).unwrap();
-    let other = rig.store.check(&check(&long)).await.unwrap().charge(&check(&long)).unwrap();
-    let Store::Redis(store) = &rig.store else { unreachable!() };
-    while rig.dump().iter().any(|(key, _, _)| key.ends_with(":log")) {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-    let refund = rlctl::engine::store::Settlement::Refund;
-    assert_eq!(store.settle(&charge, refund, None).await, Ok(true));
-    assert_eq!(store.settle(&other, refund, None).await, Ok(true));
-    assert_eq!(on_server_clock(&rig, &log, 0).await.remaining, 10);
-    assert_eq!(on_server_clock(&rig, &long, 0).await.remaining, 10);
 }
 
 #[test]

@@ -118,6 +118,24 @@ async fn a_unix_socket_will_do() {
     assert!(error.contains("/nowhere/redis.sock"), "{error}");
 }
 
+#[tokio::test]
+async fn a_store_that_is_let_go_leaves_no_connection_behind() {
+    let server = RedisServer::start();
+    let clients = || -> usize {
+        let list: String = server.command(&["CLIENT", "LIST", "TYPE", "normal"]);
+        list.lines().count() - 1 // the one that asks
+    };
+    let store = server.store().await;
+    works(&store).await;
+    assert_eq!(clients(), 1);
+    drop(store);
+    let began = Instant::now();
+    while clients() > 0 {
+        assert!(began.elapsed() < Duration::from_secs(5), "still connected");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 const TLS_URL: &str = "RLCTL_TEST_TLS_URL";
 
 #[tokio::test]

@@ -322,3 +322,36 @@ async fn connections_cut_under_load_count_nothing_twice() {
     let (allowed, _) = nothing_counts_twice(&store, &limits, &calls).await;
     assert!(allowed > 100, "{allowed}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_callers_than_may_wait_are_told_at_once() {
+    let server = RedisServer::start();
+    let store = Arc::new(server.store_within(Micros::SECOND, PATIENCE).await);
+    let limits = named("crowd", Algorithm::FixedWindow, "1G/366d");
+    server.pause();
+    let mut crowd = tokio::task::JoinSet::new();
+    for _ in 0..20_000 {
+        let (store, limits) = (store.clone(), limits.clone());
+        crowd.spawn(async move {
+            let began = Instant::now();
+            let error = take(&store, &limits, 1).await.unwrap_err();
+            (error, began.elapsed())
+        });
+    }
+    let told = crowd.join_all().await;
+    let too_many: Vec<_> =
+        told.iter().filter(|(e, _)| matches!(e, StoreError::Overloaded { .. })).collect();
+    assert!((3_000..4_000).contains(&too_many.len()), "{}", too_many.len());
+    assert!(too_many.iter().all(|(e, took)| !e.outcome_unknown() && took.as_millis() < 500));
+    server.wake();
+    // Who gave up while still waiting was never sent: only what was on the wire may count.
+    let until = Instant::now() + Duration::from_secs(5);
+    let used = loop {
+        match take(&store, &limits, 0).await {
+            Ok(peek) => break peek.used(),
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert!(used <= 1_000, "{used} were sent although nobody waited for them");
+}

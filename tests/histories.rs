@@ -148,3 +148,9 @@ async fn memory_and_redis_live_alike_once_more() {
 async fn memory_and_redis_live_alike_a_third_time() {
     lives_alike(3).await;
 }
+#[tokio::test]
+async fn explore() {
+    for s in 100..150 {
+        lives_alike(s).await;
+    }
+}

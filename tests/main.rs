@@ -9,6 +9,7 @@ mod faults;
 mod histories;
 mod memory;
 mod model;
+mod server_clock;
 mod support;
 mod tidy;
 mod twins;

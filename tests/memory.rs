@@ -7,7 +7,7 @@ use rlctl::engine::clock::Micros;
 use rlctl::engine::identity::Identity;
 use rlctl::engine::limit::{Algorithm, Cost, Decision};
 use rlctl::engine::store::memory::DEFAULT_MAX_IDENTITIES;
-use rlctl::engine::store::{Check, MemoryStore, RuleLimit};
+use rlctl::engine::store::{Check, MemoryStore, RuleLimit, Settlement};
 
 use crate::support::{TODAY, cost, named, one};
 
@@ -100,6 +100,21 @@ fn a_small_store_shares_one_bucket_per_limit_among_those_it_has_no_room_for() {
         }
         assert_eq!(store.overflowed(), 100);
     }
+}
+
+#[test]
+fn settling_for_more_reaches_those_who_share_a_bucket() {
+    let store = MemoryStore::new(1);
+    let limits = one(Algorithm::FixedWindow, "10/1d");
+    take(&store, "early", &limits, TODAY);
+    let identity = Identity::opaque("late").unwrap();
+    let at = Some(Micros(TODAY));
+    let check =
+        Check { identity: &identity, limits: &limits, cost: cost(1), idempotency: None, at };
+    let charge = store.check(&check).unwrap().charge(&check).unwrap();
+    assert!(store.settle(&charge, Settlement::Cost(cost(9)), at));
+    assert_eq!(take(&store, "another", &limits, TODAY).remaining, 0);
+    assert_eq!(ask(&store, "early", &limits, Cost::PEEK, TODAY).remaining, 9);
 }
 
 #[test]

@@ -162,7 +162,9 @@ impl MemoryStore {
         }
         drop(table);
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        lock(&self.overflow).check(check, now)
+        let answer = lock(&self.overflow).check(check, now);
+        self.count_jumps(&answer.decisions);
+        answer
     }
 
     /// Gives back a charge or replaces its cost, once; false when done before or too late.
@@ -185,10 +187,16 @@ impl MemoryStore {
         let mut table = self.lock_shard(hash);
         if let Some(entry) = table.find(hash, charge.identity.as_str()) {
             entry.quotas.settle(charge, settled, now);
-        } else if settled > charge.cost && self.admit(&mut table, now) {
-            let mut quotas = Quotas::none();
-            quotas.settle(charge, settled, now);
-            table.insert(hash, charge.identity.as_str(), quotas, |id| self.hasher.hash_one(id));
+        } else if settled > charge.cost {
+            if self.admit(&mut table, now) {
+                let mut quotas = Quotas::none();
+                quotas.settle(charge, settled, now);
+                table.insert(hash, charge.identity.as_str(), quotas, |id| self.hasher.hash_one(id));
+            } else {
+                drop(table);
+                self.overflowed.fetch_add(1, Ordering::Relaxed);
+                lock(&self.overflow).settle(charge, settled, now);
+            }
         }
         true
     }

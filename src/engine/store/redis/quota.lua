@@ -62,7 +62,8 @@ local function record() return head .. pack('<ddddd', last, whole, a, b, c) end
 -- Writes new records, the last of which is whole at `latest`, beside those of `value` that are not
 -- in `replaced` and not whole yet. The TTL is that of the last to be whole; the charges of sliding
 -- logs (KEYS[2]) live as long. Under a given time nothing is forgotten and everything lives a day,
--- for that time is not the server's.
+-- for that time is not the server's. A log that is whole takes its charges with it; where their key
+-- was not given, its record stays for whoever gives it next.
 local function save(value, replaced, records, latest, now, explicit, with_log)
   local pos = 1
   while replaced and pos <= #value do
@@ -70,14 +71,23 @@ local function save(value, replaced, records, latest, now, explicit, with_log)
     local ends = pos + length + 17 + STATE_BYTES
     if not replaced[sub(value, pos + 1, pos + length)] then
       local others = unpack('<d', value, pos + length + 26)
-      if explicit or others > now then
+      local keep = explicit or others > now
+      if not keep and string.byte(value, pos + length + 1) == 6 then
+        keep = not KEYS[2]
+        local first, final = unpack('<dd', value, pos + length + 42)
+        for number = first, keep and -1 or final do
+          local field = sub(value, pos + 1, pos + length) .. '/' .. string.format('%.0f', number)
+          redis.call('HDEL', KEYS[2], field)
+        end
+      end
+      if keep then
         records = records .. sub(value, pos, ends)
         if others > latest then latest = others end
       end
     end
     pos = ends + 1
   end
-  if records == '' then
+  if records == '' or (latest <= now and not explicit) then
     redis.call('DEL', KEYS[1])
   elseif explicit then
     redis.call('SET', KEYS[1], records, 'PX', A_DAY)

@@ -64,7 +64,11 @@ while pos <= #ARGV[1] do
   end
   if act then
     changed, replaced[name] = true, true
-    if explicit or whole > now then records = records .. record() end
+    if explicit or whole > now then
+      records = records .. record()
+    elseif alg == 6 then
+      trim()
+    end
     if whole > latest then latest = whole end
     with_log = with_log or alg == 6
   end
