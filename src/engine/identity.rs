@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use compact_str::{CompactString, format_compact};
+use ipnet::IpNet;
 
 pub const MAX_IDENTITY_BYTES: usize = 1024;
 
@@ -85,6 +86,146 @@ fn canonical_ip(text: &str) -> Result<CompactString, IdentityError> {
     })
 }
 
+/// What kind of identity a rule counts by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Dimension {
+    User,
+    ApiKey,
+    Ip,
+    /// By the value of a header; the name in lower case.
+    Header(String),
+    Global,
+}
+
+impl Dimension {
+    /// Whether `identity` is of this dimension.
+    pub fn holds(&self, identity: &Identity) -> bool {
+        let text = identity.as_str();
+        match self {
+            Dimension::User => text.starts_with("user:"),
+            Dimension::ApiKey => text.starts_with("apikey:"),
+            Dimension::Ip => text.starts_with("ip:"),
+            Dimension::Global => text.starts_with("global:"),
+            Dimension::Header(name) => text
+                .strip_prefix("header:")
+                .and_then(|rest| rest.strip_prefix(name.as_str()))
+                .is_some_and(|rest| rest.starts_with(':')),
+        }
+    }
+}
+
+impl fmt::Display for Dimension {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dimension::User => f.write_str("user"),
+            Dimension::ApiKey => f.write_str("apikey"),
+            Dimension::Ip => f.write_str("ip"),
+            Dimension::Header(name) => write!(f, "header:{name}"),
+            Dimension::Global => f.write_str("global"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a dimension; user, apikey, ip, header:NAME or global")]
+pub struct DimensionError(String);
+
+impl FromStr for Dimension {
+    type Err = DimensionError;
+
+    fn from_str(text: &str) -> Result<Dimension, DimensionError> {
+        match text {
+            "user" => Ok(Dimension::User),
+            "apikey" => Ok(Dimension::ApiKey),
+            "ip" => Ok(Dimension::Ip),
+            "global" => Ok(Dimension::Global),
+            _ => match text.strip_prefix("header:") {
+                Some(name) if is_header_name(name) => {
+                    Ok(Dimension::Header(name.to_ascii_lowercase()))
+                }
+                _ => Err(DimensionError(text.into())),
+            },
+        }
+    }
+}
+
+/// A token of RFC 9110.
+pub fn is_header_name(text: &str) -> bool {
+    let symbol = |b: u8| b"!#$%&'*+-.^_`|~".contains(&b);
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || symbol(b))
+}
+
+/// Which identities a list means: one, a family (`apikey:internal-*`), or a network.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Pattern {
+    Exact(Identity),
+    /// With at least one `*`, which stands for any text.
+    Glob(String),
+    Network(IpNet),
+}
+
+impl Pattern {
+    pub fn matches(&self, identity: &Identity) -> bool {
+        match self {
+            Pattern::Exact(one) => one == identity,
+            Pattern::Glob(glob) => glob_matches(glob.as_bytes(), identity.as_str().as_bytes()),
+            Pattern::Network(network) => identity
+                .as_str()
+                .strip_prefix("ip:")
+                .and_then(|ip| ip.parse::<IpAddr>().ok())
+                .is_some_and(|ip| network.contains(&ip)),
+        }
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = IdentityError;
+
+    /// `user:123`, `user:12*`, `ip:10.0.0.0/8`.
+    fn from_str(text: &str) -> Result<Pattern, IdentityError> {
+        if text.contains('*') {
+            return Identity::opaque(text).map(|_| Pattern::Glob(text.into()));
+        }
+        match text.strip_prefix("ip:").filter(|ip| ip.contains('/')) {
+            Some(network) => network
+                .parse::<IpNet>()
+                .map(|network| Pattern::Network(network.trunc()))
+                .map_err(|_| IdentityError::NotAnAddress(network.into())),
+            None => text.parse().map(Pattern::Exact),
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pattern::Exact(identity) => write!(f, "{identity}"),
+            Pattern::Glob(glob) => f.write_str(glob),
+            Pattern::Network(network) => write!(f, "ip:{network}"),
+        }
+    }
+}
+
+/// Only `*` is special. Remembers the last star, so it takes at most `pattern × text` steps.
+fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        if pattern.get(p) == Some(&b'*') {
+            star = Some((p, t));
+            p += 1;
+        } else if pattern.get(p) == Some(&text[t]) {
+            (p, t) = (p + 1, t + 1);
+        } else if let Some((star_at, matched)) = star {
+            star = Some((star_at, matched + 1));
+            (p, t) = (star_at + 1, matched + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|b| *b == b'*')
+}
+
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
@@ -112,6 +253,38 @@ mod tests {
             ("user:日本", "user:日本"),
         ] {
             assert_eq!(written.parse::<Identity>().map(|i| i.to_string()), Ok(canonical.into()));
+        }
+    }
+
+    #[test]
+    fn a_pattern_means_one_a_family_or_a_network() {
+        for (pattern, identity, fits) in [
+            ("user:1", "user:1", true),
+            ("user:1", "user:12", false),
+            ("user:1*", "user:12", true),
+            ("user:*9", "user:129", true),
+            ("*:a*b*", "user:xaxbx", false),
+            ("*:a*b*", "user:axbx", true),
+            ("apikey:internal-*", "apikey:internal-", true),
+            ("ip:10.0.0.0/8", "ip:10.255.0.1", true),
+            ("ip:10.0.0.0/8", "ip:11.0.0.1", false),
+            ("ip:10.0.0.0/8", "user:10.0.0.1", false),
+            ("ip:2001:db8::/32", "ip:2001:db8:1::", true),
+        ] {
+            let pattern: Pattern = pattern.parse().unwrap();
+            assert_eq!(pattern.matches(&identity.parse().unwrap()), fits, "{pattern} {identity}");
+        }
+        assert!("ip:10.0.0.0/33".parse::<Pattern>().is_err());
+    }
+
+    #[test]
+    fn a_dimension_holds_its_own_identities_only() {
+        let tenant: Dimension = "header:X-Tenant".parse().unwrap();
+        assert!(tenant.holds(&"header:x-tenant:acme".parse().unwrap()));
+        assert!(!tenant.holds(&"header:x-tenant2:acme".parse().unwrap()));
+        assert!(Dimension::Ip.holds(&"ip:10.0.0.1".parse().unwrap()));
+        for text in ["", "users", "header:", "header:a b", "IP"] {
+            assert!(text.parse::<Dimension>().is_err(), "{text}");
         }
     }
 

@@ -4,6 +4,7 @@ pub mod algo;
 pub mod clock;
 pub mod identity;
 pub mod limit;
+pub mod policy;
 pub mod quota_watch;
 pub mod store;
 pub mod units;

@@ -1,0 +1,209 @@
+//! A policy: who is limited how. Data only; `config` reads it from text, `rules` says which parts
+//! of it apply to a request.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::clock::Micros;
+use super::identity::{Dimension, Identity, Pattern};
+use super::limit::{Algorithm, Cost, Limit};
+
+/// A whole policy, checked: every name in it exists, every limit is within range.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    pub default_tier: Option<String>,
+    pub defaults: Defaults,
+    pub identity: IdentitySources,
+    pub tiers: Vec<Tier>,
+    /// Identity → tier, from the file; assignments in the store win over these.
+    pub assign: HashMap<Identity, String>,
+    pub rules: Vec<Rule>,
+    pub exempt: Vec<Listed>,
+    pub block: Vec<Listed>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Defaults {
+    pub algorithm: Algorithm,
+    pub on_store_error: OnStoreError,
+    pub deadline: Micros,
+    pub breaker: Breaker,
+    pub idempotency_ttl: Micros,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Breaker {
+    pub consecutive: u32,
+    pub min_calls: u32,
+    /// Between 0 and 1.
+    pub failure_ratio: f64,
+    pub window: Micros,
+    pub open_for: Micros,
+    /// A call slower than this counts as failed; none: 0.8 of the deadline.
+    pub slow: Option<Micros>,
+    pub background_probe: bool,
+}
+
+/// What happens when the store cannot answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStoreError {
+    Open,
+    Closed,
+    Local,
+}
+
+/// What happens to quota already used when a limit changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnChange {
+    Keep,
+    Scale,
+    Reset,
+}
+
+/// Where an enforcing gateway finds who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdentitySources {
+    pub apikey_header: String,
+    pub user_header: String,
+    /// Believe the user header from anyone, not only from trusted proxies.
+    pub trust_user_from_any: bool,
+    pub tier_header: Option<String>,
+    /// CIDR ranges.
+    pub trusted_proxies: Vec<ipnet::IpNet>,
+    pub ipv6_prefix: u8,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tier {
+    pub name: String,
+    pub limits: Vec<LimitSpec>,
+    pub place: Place,
+}
+
+/// A limit of a rule or tier, and how long a leaky bucket may hold a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitSpec {
+    pub limit: Limit,
+    pub max_delay: Micros,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    pub name: String,
+    pub description: Option<String>,
+    pub dimension: Dimension,
+    pub endpoint: Endpoint,
+    /// Upper case; empty: all.
+    pub methods: Vec<String>,
+    /// Only these tiers; empty: all.
+    pub tiers: Vec<String>,
+    /// Only these identities; empty: all.
+    pub matches: Vec<Pattern>,
+    /// Only requests without an identity of these dimensions.
+    pub unless: Vec<Dimension>,
+    pub limits: RuleLimits,
+    pub cost: Cost,
+    pub on_store_error: OnStoreError,
+    pub on_change: OnChange,
+    pub shadow: bool,
+    pub enabled: bool,
+    /// Applies beside the winner of its dimension.
+    pub also: bool,
+    /// A request without an identity of this dimension is refused.
+    pub reject_missing: bool,
+    pub place: Place,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum RuleLimits {
+    /// Those of the request's tier.
+    OfTier,
+    Own(Vec<LimitSpec>),
+}
+
+/// Which paths a rule is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    Any,
+    /// `/api/v1/orders`
+    Exact(String),
+    /// `/users/{id}/orders`: none stands for any one segment.
+    Segments(Vec<Option<String>>),
+    /// `/api/*`, kept without the `/*`.
+    Prefix(String),
+}
+
+/// An entry of `[[exempt]]` or `[[block]]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed {
+    pub matches: Vec<Pattern>,
+    pub reason: String,
+    /// When it ends; none: never.
+    pub until: Option<Micros>,
+    /// An exemption for all dimensions of a request, not only its own.
+    pub whole_request: bool,
+    pub place: Place,
+}
+
+/// Where in a file something stands, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Place {
+    pub file: Arc<str>,
+    pub line: usize,
+    pub column: usize,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+    }
+}
+
+impl Default for Defaults {
+    fn default() -> Defaults {
+        Defaults {
+            algorithm: Algorithm::TokenBucket,
+            on_store_error: OnStoreError::Open,
+            deadline: Micros(50 * Micros::MILLISECOND.0),
+            breaker: Breaker::default(),
+            idempotency_ttl: super::store::DEFAULT_IDEMPOTENCY_TTL,
+        }
+    }
+}
+
+impl Default for Breaker {
+    fn default() -> Breaker {
+        Breaker {
+            consecutive: 10,
+            min_calls: 10,
+            failure_ratio: 0.5,
+            window: Micros(10 * Micros::SECOND.0),
+            open_for: Micros::MINUTE,
+            slow: None,
+            background_probe: true,
+        }
+    }
+}
+
+impl Default for IdentitySources {
+    fn default() -> IdentitySources {
+        IdentitySources {
+            apikey_header: "x-api-key".into(),
+            user_header: "x-user-id".into(),
+            trust_user_from_any: false,
+            tier_header: None,
+            trusted_proxies: Vec::new(),
+            ipv6_prefix: 64,
+        }
+    }
+}
+
+impl Policy {
+    pub fn tier(&self, name: &str) -> Option<&Tier> {
+        self.tiers.iter().find(|tier| tier.name == name)
+    }
+
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.name == name)
+    }
+}
