@@ -6,5 +6,6 @@ pub mod identity;
 pub mod limit;
 pub mod policy;
 pub mod quota_watch;
+pub mod rules;
 pub mod store;
 pub mod units;

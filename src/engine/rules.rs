@@ -1,0 +1,401 @@
+//! Which rules apply to a request. Pure: a policy is turned into an index once, and asked often.
+//!
+//! Within a dimension one rule wins: the most specific endpoint (exact, then segments with the
+//! fewest wildcards, then the longest prefix, then none), then a list of methods over none, then a
+//! list of tiers over none, then the order of the file. Rules marked `also` and shadow rules do not
+//! compete: all of them that match apply.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::identity::{Dimension, Identity, Pattern};
+use super::policy::{Endpoint, LimitSpec, Policy, Rule, RuleLimits};
+use super::store::RuleLimit;
+
+/// What a request is asked about, apart from who asks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Target<'a> {
+    /// As [`normal_path`] gives it; none matches only rules for every endpoint.
+    pub path: Option<&'a str>,
+    /// Upper case.
+    pub method: Option<&'a str>,
+}
+
+/// A policy with its index.
+#[derive(Debug)]
+pub struct Rules {
+    policy: Arc<Policy>,
+    dimensions: Vec<(Dimension, Index)>,
+    limits: Vec<LimitsOfRule>,
+}
+
+/// The limits of one rule under the names of their buckets: its own, or those of each tier.
+#[derive(Debug)]
+struct LimitsOfRule {
+    own: Vec<Arc<RuleLimit>>,
+    by_tier: HashMap<String, Vec<Arc<RuleLimit>>>,
+}
+
+/// The rules of one dimension that may apply, by how they are found.
+#[derive(Debug, Default)]
+struct Index {
+    competing: Finder,
+    beside: Finder,
+    shadow: Finder,
+}
+
+#[derive(Debug, Default)]
+struct Finder {
+    exact: HashMap<String, Group>,
+    segments: Node,
+    prefixes: HashMap<String, Group>,
+    any: Group,
+}
+
+/// One level of the segment patterns.
+#[derive(Debug, Default)]
+struct Node {
+    literal: HashMap<String, Node>,
+    wildcard: Option<Box<Node>>,
+    here: Group,
+}
+
+/// Rules with the same endpoint, best first; those for single identities apart, so that ten
+/// thousand of them cost no more than one.
+#[derive(Debug, Default)]
+struct Group {
+    for_many: Vec<Candidate>,
+    for_one: HashMap<Identity, Vec<Candidate>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    wildcards: usize,
+    any_method: bool,
+    any_tier: bool,
+    rule: usize,
+}
+
+/// The rules that apply to one identity of a request.
+#[derive(Debug, Default)]
+pub struct Applying<'a> {
+    /// The winner, if there is one, and those that apply beside it.
+    pub enforced: SmallVec<[&'a Rule; 2]>,
+    pub shadow: SmallVec<[&'a Rule; 1]>,
+}
+
+impl Rules {
+    pub fn new(policy: Arc<Policy>) -> Rules {
+        let mut dimensions: Vec<(Dimension, Index)> = Vec::new();
+        for (number, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.enabled) {
+            let known = dimensions.iter().position(|(d, _)| *d == rule.dimension);
+            let at = known.unwrap_or_else(|| {
+                dimensions.push((rule.dimension.clone(), Index::default()));
+                dimensions.len() - 1
+            });
+            let index = &mut dimensions[at].1;
+            let finder = match rule {
+                Rule { shadow: true, .. } => &mut index.shadow,
+                Rule { also: true, .. } => &mut index.beside,
+                _ => &mut index.competing,
+            };
+            finder.add(number, rule);
+        }
+        let limits = policy.rules.iter().map(|rule| LimitsOfRule::of(rule, &policy)).collect();
+        Rules { policy, dimensions, limits }
+    }
+
+    pub fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
+    /// The rules for `identity`, one of the identities of a request.
+    pub fn applying(
+        &self,
+        identity: &Identity,
+        all: &[Identity],
+        tier: Option<&str>,
+        target: Target<'_>,
+    ) -> Applying<'_> {
+        let mut applying = Applying::default();
+        let Some((_, index)) = self.dimensions.iter().find(|(d, _)| d.holds(identity)) else {
+            return applying;
+        };
+        let fits = |candidate: &Candidate| {
+            self.policy.rules[candidate.rule].admits(identity, all, tier, target.method)
+        };
+        let rule = |candidate: &Candidate| &self.policy.rules[candidate.rule];
+        applying
+            .enforced
+            .extend(index.competing.first(identity, target.path, fits).map(|c| rule(&c)));
+        applying.enforced.extend(index.beside.all(identity, target.path, fits).iter().map(rule));
+        applying.shadow.extend(index.shadow.all(identity, target.path, fits).iter().map(rule));
+        applying
+    }
+
+    /// The limits of a rule for a request of this tier; none when the tier is unknown.
+    pub fn limits(&self, rule: &Rule, tier: Option<&str>) -> &[Arc<RuleLimit>] {
+        let number = self.policy.rules.iter().position(|r| std::ptr::eq(r, rule));
+        let Some(limits) = number.map(|n| &self.limits[n]) else { return &[] };
+        match rule.limits {
+            RuleLimits::Own(_) => &limits.own,
+            RuleLimits::OfTier => {
+                tier.and_then(|t| limits.by_tier.get(t)).map_or(&[], Vec::as_slice)
+            }
+        }
+    }
+
+    /// Dimensions without which a request is refused.
+    pub fn required(&self) -> impl Iterator<Item = &Rule> {
+        self.policy.rules.iter().filter(|rule| rule.enabled && rule.reject_missing && !rule.shadow)
+    }
+}
+
+impl LimitsOfRule {
+    fn of(rule: &Rule, policy: &Policy) -> LimitsOfRule {
+        let named = |specs: &[LimitSpec]| {
+            let named = specs.iter().zip(0u8..);
+            named
+                .map(|(spec, index)| Arc::new(RuleLimit::new(&rule.name, index, spec.limit)))
+                .collect()
+        };
+        match &rule.limits {
+            RuleLimits::Own(specs) => LimitsOfRule { own: named(specs), by_tier: HashMap::new() },
+            RuleLimits::OfTier => {
+                let by_tier =
+                    policy.tiers.iter().map(|tier| (tier.name.clone(), named(&tier.limits)));
+                LimitsOfRule { own: Vec::new(), by_tier: by_tier.collect() }
+            }
+        }
+    }
+}
+
+impl Rule {
+    /// Whether it is for this identity, tier and method; its endpoint was looked at before.
+    fn admits(
+        &self,
+        identity: &Identity,
+        all: &[Identity],
+        tier: Option<&str>,
+        method: Option<&str>,
+    ) -> bool {
+        let by_method = self.methods.is_empty()
+            || method.is_some_and(|m| self.methods.iter().any(|own| own == m));
+        let by_tier =
+            self.tiers.is_empty() || tier.is_some_and(|t| self.tiers.iter().any(|own| own == t));
+        let by_identity =
+            self.matches.is_empty() || self.matches.iter().any(|pattern| pattern.matches(identity));
+        let absent = |dimension: &Dimension| !all.iter().any(|other| dimension.holds(other));
+        by_method && by_tier && by_identity && self.unless.iter().all(absent)
+    }
+}
+
+impl Finder {
+    fn add(&mut self, number: usize, rule: &Rule) {
+        let (group, wildcards) = match &rule.endpoint {
+            Endpoint::Any => (&mut self.any, 0),
+            Endpoint::Exact(path) => (self.exact.entry(path.clone()).or_default(), 0),
+            Endpoint::Prefix(path) => (self.prefixes.entry(path.clone()).or_default(), 0),
+            Endpoint::Segments(segments) => {
+                let wildcards = segments.iter().filter(|s| s.is_none()).count();
+                (&mut self.segments.descend(segments).here, wildcards)
+            }
+        };
+        let candidate = Candidate {
+            wildcards,
+            any_method: rule.methods.is_empty(),
+            any_tier: rule.tiers.is_empty(),
+            rule: number,
+        };
+        group.add(candidate, &rule.matches);
+    }
+
+    /// The most specific rule that fits.
+    fn first(
+        &self,
+        identity: &Identity,
+        path: Option<&str>,
+        fits: impl Fn(&Candidate) -> bool,
+    ) -> Option<Candidate> {
+        let mut found = None;
+        self.visit(path, |groups| {
+            let best = groups.iter().filter_map(|group| group.first(identity, &fits)).min();
+            found = best;
+            best.is_some()
+        });
+        found
+    }
+
+    /// Every rule that fits, in the order of the file.
+    fn all(
+        &self,
+        identity: &Identity,
+        path: Option<&str>,
+        fits: impl Fn(&Candidate) -> bool,
+    ) -> SmallVec<[Candidate; 2]> {
+        let mut found = SmallVec::new();
+        self.visit(path, |groups| {
+            for group in groups {
+                found.extend(group.candidates(identity).filter(|c| fits(c)).copied());
+            }
+            false
+        });
+        found.sort_by_key(|candidate: &Candidate| candidate.rule);
+        found
+    }
+
+    /// Hands over the groups that match `path`, the most specific first, until `done`; groups that
+    /// are equally specific come together.
+    fn visit(&self, path: Option<&str>, mut done: impl FnMut(&[&Group]) -> bool) {
+        if let Some(path) = path {
+            if let Some(group) = self.exact.get(path)
+                && done(&[group])
+            {
+                return;
+            }
+            if !self.segments.is_empty() {
+                let mut groups = SmallVec::new();
+                self.segments.matching(segments_of(path), &mut groups);
+                if !groups.is_empty() && done(&groups) {
+                    return;
+                }
+            }
+            if !self.prefixes.is_empty() {
+                for prefix in prefixes_of(path) {
+                    if let Some(group) = self.prefixes.get(prefix)
+                        && done(&[group])
+                    {
+                        return;
+                    }
+                }
+            }
+        }
+        done(&[&self.any]);
+    }
+}
+
+impl Node {
+    fn is_empty(&self) -> bool {
+        self.literal.is_empty() && self.wildcard.is_none()
+    }
+
+    fn descend(&mut self, segments: &[Option<String>]) -> &mut Node {
+        segments.iter().fold(self, |node, segment| match segment {
+            Some(literal) => node.literal.entry(literal.clone()).or_default(),
+            None => node.wildcard.get_or_insert_default(),
+        })
+    }
+
+    fn matching<'a, 'p>(
+        &'a self,
+        mut rest: impl Iterator<Item = &'p str> + Clone,
+        found: &mut SmallVec<[&'a Group; 4]>,
+    ) {
+        let Some(segment) = rest.next() else {
+            if !self.here.is_empty() {
+                found.push(&self.here);
+            }
+            return;
+        };
+        if let Some(node) = self.literal.get(segment) {
+            node.matching(rest.clone(), found);
+        }
+        if let Some(node) = &self.wildcard {
+            node.matching(rest, found);
+        }
+    }
+}
+
+impl Group {
+    fn is_empty(&self) -> bool {
+        self.for_many.is_empty() && self.for_one.is_empty()
+    }
+
+    fn add(&mut self, candidate: Candidate, matches: &[Pattern]) {
+        let exact = |pattern: &Pattern| match pattern {
+            Pattern::Exact(identity) => Some(identity.clone()),
+            _ => None,
+        };
+        let identities: Option<Vec<Identity>> = matches.iter().map(exact).collect();
+        match identities.filter(|identities| !identities.is_empty()) {
+            Some(identities) => {
+                for identity in identities {
+                    insert(self.for_one.entry(identity).or_default(), candidate);
+                }
+            }
+            None => insert(&mut self.for_many, candidate),
+        }
+    }
+
+    fn candidates(&self, identity: &Identity) -> impl Iterator<Item = &Candidate> {
+        let for_this = if self.for_one.is_empty() { None } else { self.for_one.get(identity) };
+        self.for_many.iter().chain(for_this.into_iter().flatten())
+    }
+
+    fn first(&self, identity: &Identity, fits: &impl Fn(&Candidate) -> bool) -> Option<Candidate> {
+        let for_this = if self.for_one.is_empty() { None } else { self.for_one.get(identity) };
+        let best = |candidates: &[Candidate]| candidates.iter().copied().find(fits);
+        let (many, this) = (best(&self.for_many), for_this.and_then(|list| best(list)));
+        many.into_iter().chain(this).min()
+    }
+}
+
+/// Keeps the list in order, best first.
+fn insert(list: &mut Vec<Candidate>, candidate: Candidate) {
+    let at = list.partition_point(|other| *other < candidate);
+    list.insert(at, candidate);
+}
+
+fn segments_of(path: &str) -> impl Iterator<Item = &str> + Clone {
+    path.split('/').skip(1)
+}
+
+/// `/a/b/c`, `/a/b`, `/a`, and the root: what a prefix rule may be called, the longest first.
+fn prefixes_of(path: &str) -> impl Iterator<Item = &str> {
+    let cuts = path.rmatch_indices('/').map(|(at, _)| &path[..at]);
+    std::iter::once(path).chain(cuts)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    #[error("a path begins with /")]
+    NotAbsolute,
+    #[error(
+        "an encoded slash (%2F) or zero byte in a path means something else to everybody; refused"
+    )]
+    EncodedSlash,
+    #[error("the path is not UTF-8 text once decoded")]
+    NotText,
+}
+
+/// The one spelling of a path that rules are matched against: percent-decoded, without dot
+/// segments, doubled slashes, a slash at the end, or a query.
+pub fn normal_path(path: &str) -> Result<Cow<'_, str>, PathError> {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    if !path.starts_with('/') {
+        return Err(PathError::NotAbsolute);
+    }
+    let plain = !path.contains('%') && !path.contains("//") && !path.contains("/.");
+    if plain {
+        let trimmed = path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(path);
+        return Ok(Cow::Borrowed(trimmed));
+    }
+    let mut segments: Vec<Cow<'_, str>> = Vec::new();
+    for raw in path.split('/').skip(1) {
+        let segment = percent_encoding::percent_decode_str(raw)
+            .decode_utf8()
+            .map_err(|_| PathError::NotText)?;
+        if segment.contains(['/', '\0']) {
+            return Err(PathError::EncodedSlash);
+        }
+        match segment.as_ref() {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            _ => segments.push(segment),
+        }
+    }
+    Ok(Cow::Owned(format!("/{}", segments.join("/"))))
+}
