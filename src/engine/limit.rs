@@ -324,6 +324,15 @@ impl Cost {
     pub fn get(self) -> u64 {
         self.0
     }
+
+    pub(super) fn less(self, other: Cost) -> Cost {
+        Cost(self.0.saturating_sub(other.0))
+    }
+
+    /// So many times as much; beyond the largest capacity it stays just beyond it, and never passes.
+    pub(super) fn times(self, weight: u64) -> Cost {
+        Cost((self.0.saturating_mul(weight)).min(MAX_COUNT + 1))
+    }
 }
 
 impl FromStr for Cost {

@@ -30,9 +30,9 @@ end
 local MAX_HELD = 4503599627370496
 
 -- The limit in hand: its name (rule#index), algorithm's code, L, B and P; the rate in lowest terms,
--- l requests in p µs; the spans of one request (one, one_part) and of all (full, full_part); and
--- `head`, the bytes that its record begins with.
-local name, alg, L, B, P, l, p, one, one_part, full, full_part, head
+-- l requests in p µs; the spans of one request (one, one_part) and of all (full, full_part);
+-- `price`, what the request takes from it; and `head`, the bytes that its record begins with.
+local name, alg, L, B, P, l, p, one, one_part, full, full_part, price, head
 -- What its bucket remembers: the time of the last charge, when it is whole, and three numbers
 -- whose meaning is the algorithm's own. x and y: what `decide` found that `take` will need.
 local last, whole, a, b, c, x, y

@@ -27,6 +27,8 @@ pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 255;
 pub struct RuleLimit {
     name: String,
     limit: Limit,
+    /// How often a request's cost counts under this rule.
+    weight: u64,
 }
 
 impl RuleLimit {
@@ -36,7 +38,17 @@ impl RuleLimit {
             !rule.is_empty() && rule.len() <= 200,
             "rule names are checked where they are read"
         );
-        RuleLimit { name: format!("{rule}#{index}"), limit }
+        RuleLimit { name: format!("{rule}#{index}"), limit, weight: 1 }
+    }
+
+    /// The same, under a rule whose requests cost this much each.
+    pub fn with_weight(self, weight: Cost) -> RuleLimit {
+        RuleLimit { weight: weight.get().max(1), ..self }
+    }
+
+    /// What a request of `cost` takes from this limit. More than any capacity stays more.
+    pub fn cost(&self, cost: Cost) -> Cost {
+        cost.times(self.weight)
     }
 
     pub fn name(&self) -> &str {

@@ -46,14 +46,14 @@ end
 -- wait until everybody has agreed.
 local replaced, records, latest = {}, '', 0
 local function charge(t)
-  take(t, cost)
+  take(t, price)
   replaced[name], records = true, records .. record()
   if whole > latest then latest = whole end
 end
 
 local answers, all_allowed, with_log = {}, true, false
 each(function()
-  local allowed, answer, t = ask(cost)
+  local allowed, answer, t = ask(price)
   answers[#answers + 1] = answer
   all_allowed = all_allowed and allowed
   if alg == 6 then
@@ -77,7 +77,7 @@ elseif cost > 0 then
   if with_log then
     each(function()
       if alg == 6 then
-        local _, _, t = ask(cost)
+        local _, _, t = ask(price)
         charge(t)
       end
     end)

@@ -7,7 +7,8 @@ local A_DAY = 86400000
 -- Takes a limit in hand; returns where the next begins.
 local function hold_limit(pos)
   local start = pos
-  name, alg, L, B, P, l, p, one, one_part, full, full_part, pos = unpack(LIMIT, ARGV[1], pos)
+  name, alg, L, B, P, l, p, one, one_part, full, full_part, price, pos =
+    unpack(LIMIT, ARGV[1], pos)
   head = sub(ARGV[1], start, start + #name + 17)
   return pos
 end

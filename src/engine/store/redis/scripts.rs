@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 use crate::engine::clock::Micros;
-use crate::engine::limit::{Algorithm, Decision};
+use crate::engine::limit::{Algorithm, Cost, Decision};
 use crate::engine::store::{Charge, RuleLimit};
 
 const ARITH: &str = include_str!("../../algo/arith.lua");
@@ -132,7 +132,8 @@ impl Packed {
         self
     }
 
-    pub(super) fn limit(&mut self, rule_limit: &RuleLimit) -> &mut Packed {
+    /// A limit, and what a request of `cost` takes from it.
+    pub(super) fn limit(&mut self, rule_limit: &RuleLimit, cost: Cost) -> &mut Packed {
         let (name, limit) = (rule_limit.name(), rule_limit.limit());
         self.0.push(name.len() as u8);
         self.bytes(name.as_bytes());
@@ -143,12 +144,14 @@ impl Packed {
         for number in [limit.micros(), one.us, one.part, full.us, full.part] {
             self.number(number);
         }
-        self
+        self.number(rule_limit.cost(cost).get())
     }
 
-    pub(super) fn charge_parts(&mut self, charge: &Charge) -> &mut Packed {
+    pub(super) fn charge_parts(&mut self, charge: &Charge, settled: Cost) -> &mut Packed {
         for (rule_limit, at) in &charge.parts {
-            self.limit(rule_limit).number(at.0);
+            self.limit(rule_limit, charge.cost).number(at.0);
+            self.number(rule_limit.cost(charge.cost).get());
+            self.number(rule_limit.cost(settled).get());
         }
         self
     }
