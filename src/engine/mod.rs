@@ -4,6 +4,8 @@ pub mod algo;
 pub mod clock;
 pub mod identity;
 pub mod limit;
+pub mod limiter;
+pub mod plan;
 pub mod policy;
 pub mod quota_watch;
 pub mod rules;

@@ -159,7 +159,9 @@ impl LimitsOfRule {
         let named = |specs: &[LimitSpec]| {
             let named = specs.iter().zip(0u8..);
             named
-                .map(|(spec, index)| Arc::new(RuleLimit::new(&rule.name, index, spec.limit)))
+                .map(|(spec, index)| {
+                    Arc::new(RuleLimit::new(&rule.name, index, spec.limit).with_weight(rule.cost))
+                })
                 .collect()
         };
         match &rule.limits {

@@ -123,6 +123,12 @@ impl Answer {
         self.decisions.iter().map(|d| d.delay).max().unwrap_or_default()
     }
 
+    /// As [`Answer::charge`], but none for an answer given before: its charge belongs to whoever
+    /// got it first.
+    pub fn charge_unless_replayed(&self, check: &Check<'_>) -> Option<Charge> {
+        if self.replayed { None } else { self.charge(check) }
+    }
+
     /// What was charged, so that it can be given back; none when nothing was.
     pub fn charge(&self, check: &Check<'_>) -> Option<Charge> {
         let charged = self.allowed() && check.cost > Cost::PEEK && !self.decisions.is_empty();
