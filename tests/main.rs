@@ -1,6 +1,7 @@
 //! All integration tests in one binary: one link step, one process.
 
 mod bounds;
+mod changes;
 mod cli;
 mod connect;
 mod contract;

@@ -309,6 +309,18 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+/// What happens to quota already used when a limit changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnChange {
+    /// What was used stays used: a raised limit helps at once, a lowered one bites at once.
+    #[default]
+    Keep,
+    /// The used fraction stays, rounded up to a whole request.
+    Scale,
+    /// The bucket starts whole.
+    Reset,
+}
+
 /// How much one request takes: 0 is a peek, at most [`MAX_COUNT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost(u64);

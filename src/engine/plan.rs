@@ -175,7 +175,9 @@ impl<'a> Question<'a> {
         if let Some(instead) = standing.overrides.iter().find(in_force) {
             let origin = Origin::Override { until: instead.until, reason: instead.reason.clone() };
             for (limit, index) in instead.limits.iter().zip(0u8..) {
-                let limit = RuleLimit::new(&rule.name, index, *limit).with_weight(rule.cost);
+                let limit = RuleLimit::new(&rule.name, index, *limit)
+                    .with_weight(rule.cost)
+                    .with_on_change(rule.on_change);
                 self.limits.push(Arc::new(limit));
                 self.sources.push(Source { rule, origin: origin.clone() });
             }

@@ -160,7 +160,11 @@ impl LimitsOfRule {
             let named = specs.iter().zip(0u8..);
             named
                 .map(|(spec, index)| {
-                    Arc::new(RuleLimit::new(&rule.name, index, spec.limit).with_weight(rule.cost))
+                    Arc::new(
+                        RuleLimit::new(&rule.name, index, spec.limit)
+                            .with_weight(rule.cost)
+                            .with_on_change(rule.on_change),
+                    )
                 })
                 .collect()
         };

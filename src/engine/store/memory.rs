@@ -397,6 +397,13 @@ impl Quotas {
     }
 }
 
+impl RuleLimit {
+    /// What was charged under `old`, as this limit sees it.
+    fn carry_over(&self, old: &RuleLimit, state: State, now: Micros) -> State {
+        algo::carry_over(old.limit(), self.limit(), self.on_change(), state, now)
+    }
+}
+
 impl Quota {
     /// The common case, without looking for anything: one limit, the same as last time.
     fn check_alone(&mut self, now: Micros, cost: Cost) -> Decision {
@@ -420,7 +427,7 @@ impl Quota {
         if self.is_under(limit) {
             return algo::decide(limit.limit(), &self.state, now, cost);
         }
-        let carried = algo::carry_over(self.limit.limit(), limit.limit(), self.state.clone(), now);
+        let carried = limit.carry_over(&self.limit, self.state.clone(), now);
         algo::decide(limit.limit(), &carried, now, cost)
     }
 
@@ -431,7 +438,7 @@ impl Quota {
         }
         if !self.is_under(limit) {
             let state = mem::replace(&mut self.state, State::fresh(limit.limit().algorithm()));
-            self.state = algo::carry_over(self.limit.limit(), limit.limit(), state, now);
+            self.state = limit.carry_over(&self.limit, state, now);
         }
         self.limit = limit.clone();
     }

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 pub use self::redis::RedisStore;
 use super::clock::Micros;
 use super::identity::Identity;
-use super::limit::{Cost, Decision, Limit, deciding};
+use super::limit::{Cost, Decision, Limit, OnChange, deciding};
 pub use charge::{Charge, Settlement};
 pub use memory::MemoryStore;
 
@@ -29,6 +29,7 @@ pub struct RuleLimit {
     limit: Limit,
     /// How often a request's cost counts under this rule.
     weight: u64,
+    on_change: OnChange,
 }
 
 impl RuleLimit {
@@ -38,12 +39,21 @@ impl RuleLimit {
             !rule.is_empty() && rule.len() <= 200,
             "rule names are checked where they are read"
         );
-        RuleLimit { name: format!("{rule}#{index}"), limit, weight: 1 }
+        RuleLimit { name: format!("{rule}#{index}"), limit, weight: 1, on_change: OnChange::Keep }
     }
 
     /// The same, under a rule whose requests cost this much each.
     pub fn with_weight(self, weight: Cost) -> RuleLimit {
         RuleLimit { weight: weight.get().max(1), ..self }
+    }
+
+    /// The same, under a rule that says what becomes of used quota when this limit is new.
+    pub fn with_on_change(self, on_change: OnChange) -> RuleLimit {
+        RuleLimit { on_change, ..self }
+    }
+
+    pub fn on_change(&self) -> OnChange {
+        self.on_change
     }
 
     /// What a request of `cost` takes from this limit. More than any capacity stays more.

@@ -4,8 +4,8 @@
 local value = redis.call('GET', KEYS[1]) or ''
 if not ARGV[2] then
   local cost, after
-  cost, name, alg, L, B, P, l, p, one, one_part, full, full_part, price, after =
-    unpack('<dBc0BI4I4dI4dddddd', ARGV[1], 9)
+  cost, name, alg, L, B, P, l, p, one, one_part, full, full_part, price, on_change, after =
+    unpack('<dBc0BI4I4dI4ddddddB', ARGV[1], 9)
   head = sub(ARGV[1], 17, 34 + #name)
   local usual = L > 0 and after > #ARGV[1]
   if value == '' then

@@ -6,10 +6,11 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 use crate::engine::clock::Micros;
-use crate::engine::limit::{Algorithm, Cost, Decision};
+use crate::engine::limit::{Algorithm, Cost, Decision, OnChange};
 use crate::engine::store::{Charge, RuleLimit};
 
 const ARITH: &str = include_str!("../../algo/arith.lua");
+const SELDOM_NEEDED: &str = include_str!("../../algo/seldom.lua");
 const BUCKET: &str = include_str!("../../algo/bucket.lua");
 const FIXED_WINDOW: &str = include_str!("../../algo/fixed_window.lua");
 const SLIDING_WINDOW: &str = include_str!("../../algo/sliding_window.lua");
@@ -61,8 +62,10 @@ impl Script {
         text += &dispatch("take", &chosen);
         text += CLOCK;
         text += usual_case;
+        text += SELDOM_NEEDED;
         halves().for_each(|(_, seldom)| text += seldom);
         text += &dispatch("refund", &chosen);
+        text += &dispatch("carry_over", &chosen);
         text += QUOTA;
         text += rest;
         let sha = redis::Script::new(&text).get_hash().to_string();
@@ -91,9 +94,9 @@ fn dispatch(function: &str, twins: &[&Twin]) -> String {
         return format!("local {function} = {function}_{name}\n");
     }
     let cases = twins.iter().map(|Twin { condition, name, .. }| {
-        format!("  if {condition} then return {function}_{name}(t, cost) end\n")
+        format!("  if {condition} then return {function}_{name}(...) end\n")
     });
-    format!("local function {function}(t, cost)\n{}end\n", cases.collect::<String>())
+    format!("local function {function}(...)\n{}end\n", cases.collect::<String>())
 }
 
 fn twin_of(algorithm: Algorithm) -> usize {
@@ -144,7 +147,13 @@ impl Packed {
         for number in [limit.micros(), one.us, one.part, full.us, full.part] {
             self.number(number);
         }
-        self.number(rule_limit.cost(cost).get())
+        self.number(rule_limit.cost(cost).get());
+        self.0.push(match rule_limit.on_change() {
+            OnChange::Keep => 0,
+            OnChange::Scale => 1,
+            OnChange::Reset => 2,
+        });
+        self
     }
 
     pub(super) fn charge_parts(&mut self, charge: &Charge, settled: Cost) -> &mut Packed {
