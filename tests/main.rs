@@ -4,6 +4,7 @@ mod bounds;
 mod changes;
 mod cli;
 mod connect;
+mod context;
 mod contract;
 mod docs;
 mod faults;

@@ -74,6 +74,9 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     };
     let check =
         Check { identity: &args.identity, limits: &limits, cost: args.cost, idempotency, at: None };
+    if args.cost > Cost::PEEK && context.redis.is_some() {
+        context.allow_write()?;
+    }
     let store = match &context.redis {
         Some(url) => {
             Store::Redis(context.connect(url, context.prefix.clone(), OPERATOR_DEADLINE).await?)

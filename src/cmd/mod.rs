@@ -2,18 +2,22 @@
 //! prints. This file has what they share, and is the one place that prints errors.
 
 mod check;
+mod context;
 mod demo;
 mod limit_args;
+mod settings;
 mod simulate;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use self::settings::{ContextSettings, Settings};
 use crate::engine::clock::Micros;
-use crate::engine::store::keys::{DEFAULT_PREFIX, Prefix};
+use crate::engine::store::keys::Prefix;
 use crate::engine::store::redis::{RedisAddress, RedisOptions};
 use crate::engine::store::{RedisStore, StoreError};
 use crate::output::Untrusted;
@@ -38,7 +42,8 @@ Examples:
   rlctl check user:123 --limit 10/1m --redis redis://127.0.0.1:6379
   rlctl simulate --limit 100/1m --algorithm all --trace requests.csv
 
-Exit codes: 0 fine, 1 failed, 2 usage, 3 bad file, 5 cannot reach Redis, 8 the answer is no,
+Exit codes: 0 fine, 1 failed, 2 usage, 3 bad file, 5 cannot reach Redis, 6 refused,
+8 the answer is no,
 130 interrupted.";
 
 #[derive(Debug, clap::Args)]
@@ -47,9 +52,15 @@ struct Global {
     /// [env: RLCTL_REDIS]
     #[arg(long, global = true, value_name = "URL")]
     redis: Option<String>,
-    /// Start of every key in Redis
-    #[arg(long, global = true, value_name = "P", default_value = DEFAULT_PREFIX, value_parser = Prefix::new)]
-    prefix: Prefix,
+    /// Rules file [env: RLCTL_RULES]
+    #[arg(long, global = true, value_name = "FILE")]
+    rules: Option<String>,
+    /// Start of every key in Redis [default: rl1:]
+    #[arg(long, global = true, value_name = "P", value_parser = Prefix::new)]
+    prefix: Option<Prefix>,
+    /// Named set of settings, see `rlctl context` [env: RLCTL_CONTEXT]
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<String>,
     /// Form of the output
     #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
     output: Output,
@@ -82,6 +93,7 @@ macro_rules! commands {
 
 commands! {
     Check => check,
+    Context => context,
     Demo => demo,
     Simulate => simulate,
 }
@@ -94,6 +106,7 @@ enum Exit {
     Usage = 2,
     BadFile = 3,
     Unreachable = 5,
+    Refused = 6,
     AnswerIsNo = 8,
     Interrupted = 130,
 }
@@ -141,9 +154,15 @@ impl From<io::Error> for Failure {
 /// What a command knows of the world: read once, here, and nowhere else.
 #[derive(Debug)]
 struct Context {
+    settings: Settings,
+    /// The context in use, if there is one.
+    name: Option<String>,
     redis: Option<String>,
     redis_password: Option<String>,
+    rules: Option<String>,
     prefix: Prefix,
+    protected: bool,
+    readonly: bool,
     output: Output,
     quiet: bool,
     /// Whether somebody watches stderr.
@@ -153,18 +172,63 @@ struct Context {
 impl Context {
     fn new(global: Global) -> Result<Context, Failure> {
         let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let redis_password = match text("RLCTL_REDIS_PASSWORD_FILE") {
-            Some(path) => Some(read_password(&path)?),
-            None => text("REDISCLI_AUTH"),
+        let folder = std::env::current_dir()?;
+        let home = text("HOME").map(|home| Path::new(&home).join(".config"));
+        let config_home = text("XDG_CONFIG_HOME").map(PathBuf::from).or(home);
+        let settings = Settings::read(&folder, config_home.as_deref())?;
+        let named = global.context.or_else(|| text("RLCTL_CONTEXT"));
+        let name = named.or_else(|| settings.in_use().map(String::from));
+        let chosen = match &name {
+            Some(name) => settings.context(name)?.clone(),
+            None => ContextSettings::default(),
+        };
+        let password_file = text("RLCTL_REDIS_PASSWORD_FILE");
+        let redis_password = match (password_file, text("REDISCLI_AUTH"), &chosen.password_command)
+        {
+            (Some(path), _, _) => Some(read_password(&path)?),
+            (None, Some(password), _) => Some(password),
+            (None, None, Some(command)) => Some(run_password_command(command)?),
+            (None, None, None) => None,
+        };
+        let prefix = match (global.prefix, chosen.prefix.as_deref()) {
+            (Some(prefix), _) => prefix,
+            (None, Some(text)) => Prefix::new(text).map_err(|e| Failure::new(Exit::BadFile, e))?,
+            (None, None) => Prefix::default(),
         };
         Ok(Context {
-            redis: global.redis.or_else(|| text("RLCTL_REDIS")),
+            redis: global.redis.or_else(|| text("RLCTL_REDIS")).or(chosen.redis),
+            rules: global.rules.or_else(|| text("RLCTL_RULES")).or(chosen.rules),
             redis_password,
-            prefix: global.prefix,
+            prefix,
+            protected: chosen.protected,
+            readonly: chosen.readonly,
+            name,
+            settings,
             output: global.output,
             quiet: global.quiet,
             progress: !global.quiet && io::stderr().is_terminal(),
         })
+    }
+
+    /// Whether what is about to be written may be: not where the context is readonly, and where it
+    /// is protected only by someone who types its name.
+    fn allow_write(&self) -> Result<(), Failure> {
+        let Some(name) = &self.name else { return Ok(()) };
+        let refused =
+            |why: &str| Err(Failure::new(Exit::Refused, format!("context `{name}` is {why}")));
+        if self.readonly {
+            return refused("readonly; name another with --context");
+        }
+        if !self.protected {
+            return Ok(());
+        }
+        if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+            return refused("protected, and there is no terminal to type its name on");
+        }
+        write!(io::stderr(), "context `{name}` is protected; type its name to go on: ")?;
+        let mut typed = String::new();
+        io::stdin().read_line(&mut typed)?;
+        if typed.trim() == name { Ok(()) } else { refused("protected, and that was not its name") }
     }
 
     /// Something worth knowing that is not the result.
@@ -193,6 +257,22 @@ fn read_password(path: &str) -> Result<String, Failure> {
         Failure::new(Exit::BadFile, format!("cannot read RLCTL_REDIS_PASSWORD_FILE `{path}`: {e}"))
     })?;
     Ok(text.trim_end_matches(['\r', '\n']).into())
+}
+
+/// The first line of what the command prints; nothing of it is ever shown.
+fn run_password_command(command: &str) -> Result<String, Failure> {
+    let failed =
+        |why: String| Failure::new(Exit::Failed, format!("password_command failed: {why}"));
+    let output = std::process::Command::new("sh")
+        .args(["-c", command])
+        .stderr(std::process::Stdio::inherit())
+        .output();
+    let output = output.map_err(|e| failed(e.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(output.status.to_string()));
+    }
+    let text = String::from_utf8(output.stdout).map_err(|_| failed("it printed no text".into()))?;
+    Ok(text.lines().next().unwrap_or_default().into())
 }
 
 /// Writes one JSON document on a line of its own.

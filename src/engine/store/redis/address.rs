@@ -85,7 +85,7 @@ fn tcp_settings() -> TcpSettings {
 
 /// Everything between the scheme and the last `@` before the path becomes `***`, also in text that
 /// does not parse; so do passwords in the query of a unix socket's URL.
-fn without_secrets(text: &str) -> String {
+pub fn without_secrets(text: &str) -> String {
     let (start, rest) = match text.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
         None => (String::new(), text),

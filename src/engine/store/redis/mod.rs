@@ -16,7 +16,7 @@ use super::{Answer, Check, StoreError};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Cost};
-pub use address::{RedisAddress, RedisAddressError};
+pub use address::{RedisAddress, RedisAddressError, without_secrets};
 pub use link::RedisOptions;
 
 /// Removed in one command: some tens of microseconds for the server.
