@@ -1,8 +1,10 @@
 //! How results reach people and scripts.
 
+pub mod explain;
 pub mod human;
 pub mod untrusted;
 
+pub use explain::explain;
 pub use human::about;
 pub use untrusted::Untrusted;
 
