@@ -158,6 +158,8 @@ struct Context {
     /// The context in use, if there is one.
     name: Option<String>,
     redis: Option<String>,
+    /// What `--redis` itself said.
+    redis_flag: Option<String>,
     redis_password: Option<String>,
     rules: Option<String>,
     prefix: Prefix,
@@ -196,6 +198,7 @@ impl Context {
             (None, None) => Prefix::default(),
         };
         Ok(Context {
+            redis_flag: global.redis.clone(),
             redis: global.redis.or_else(|| text("RLCTL_REDIS")).or(chosen.redis),
             rules: global.rules.or_else(|| text("RLCTL_RULES")).or(chosen.rules),
             redis_password,
@@ -289,13 +292,17 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are not errors, and clap knows which stream each belongs to.
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() {
-                Exit::Usage as u8
-            } else {
-                Exit::Fine as u8
-            });
+            if !error.use_stderr() {
+                // Help and version are not errors.
+                let _ = error.print();
+                return ExitCode::from(Exit::Fine as u8);
+            }
+            // It quotes what was typed, or pasted: line by line, so that its own lines stay.
+            let mut stderr = io::stderr();
+            for line in error.render().to_string().lines() {
+                let _ = writeln!(stderr, "{}", Untrusted(line));
+            }
+            return ExitCode::from(Exit::Usage as u8);
         }
     };
     let exit = run(cli).unwrap_or_else(|failure| {

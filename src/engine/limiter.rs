@@ -97,7 +97,7 @@ impl Limiter {
         let mut verdict = self.ask_all(&questions, demand).await?;
         verdict.tier.clone_from(&questions.tier);
         if verdict.allowed {
-            verdict.shadow = self.ask_shadows(&questions, demand).await?;
+            verdict.shadow = self.ask_shadows(&questions, demand).await;
         }
         Ok(verdict)
     }
@@ -114,45 +114,39 @@ impl Limiter {
             [only] => vec![self.store.check(only).await],
             several => join_all(several.iter().map(|check| self.store.check(check))).await,
         };
-        let allowed = answers.iter().all(|answer| answer.as_ref().is_ok_and(Answer::allowed));
+        let rejected = answers.iter().any(|answer| answer.as_ref().is_ok_and(|a| !a.allowed()));
+        let failed = answers.iter().find_map(|answer| answer.as_ref().err().cloned());
         let charges: Vec<Charge> = answers
             .iter()
             .zip(&checks)
             .filter_map(|(answer, check)| answer.as_ref().ok()?.charge_unless_replayed(check))
             .collect();
-        if !allowed {
+        if rejected || failed.is_some() {
             let refunds =
                 charges.iter().map(|c| self.store.settle(c, Settlement::Refund, demand.at));
-            for refund in join_all(refunds).await {
-                refund?;
-            }
+            // What could not be given back stays charged: the safe side, and no reason to answer
+            // anything else.
+            drop(join_all(refunds).await);
         }
-        let answers = answers.into_iter().collect::<Result<Vec<Answer>, StoreError>>()?;
+        match failed {
+            // A real rejection stands, whatever became of the others.
+            Some(error) if !rejected => return Err(error),
+            _ => {}
+        }
         let reached = reached(questions, &answers);
-        Ok(Verdict {
-            allowed,
-            reached,
-            tier: None,
-            shadow: Vec::new(),
-            charges: if allowed { charges } else { Vec::new() },
-        })
+        let charges = if rejected { Vec::new() } else { charges };
+        Ok(Verdict { allowed: !rejected, reached, tier: None, shadow: Vec::new(), charges })
     }
 
-    async fn ask_shadows(
-        &self,
-        questions: &Questions<'_>,
-        demand: Demand<'_>,
-    ) -> Result<Vec<Shadow>, StoreError> {
+    /// A shadow that cannot be asked is not heard: it never changes the answer.
+    async fn ask_shadows(&self, questions: &Questions<'_>, demand: Demand<'_>) -> Vec<Shadow> {
         let demand = Demand { idempotency: None, ..demand };
         let asked = questions.shadow.iter().map(|question| async move {
-            let answer = self.store.check(&check(question, demand)).await?;
-            let rule = question
-                .sources
-                .first()
-                .map_or_else(String::new, |source| source.rule.name.clone());
-            Ok(Shadow { rule, allowed: answer.allowed() })
+            let answer = self.store.check(&check(question, demand)).await.ok()?;
+            let rule = question.sources.first()?.rule.name.clone();
+            Some(Shadow { rule, allowed: answer.allowed() })
         });
-        join_all(asked).await.into_iter().collect()
+        join_all(asked).await.into_iter().flatten().collect()
     }
 }
 
@@ -166,9 +160,10 @@ fn check<'a>(question: &'a Question<'_>, demand: Demand<'a>) -> Check<'a> {
     }
 }
 
-fn reached(questions: &Questions<'_>, answers: &[Answer]) -> Reached {
+fn reached(questions: &Questions<'_>, answers: &[Result<Answer, StoreError>]) -> Reached {
     let mut asked = Vec::new();
     for (question, answer) in questions.enforced.iter().zip(answers) {
+        let Ok(answer) = answer else { continue };
         for (limit, decision) in question.limits.iter().zip(&answer.decisions) {
             asked.push(Asked {
                 identity: question.identity.clone(),

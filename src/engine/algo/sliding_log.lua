@@ -8,7 +8,7 @@ local function chunk_key(number) return name .. '/' .. string.format('%.0f', num
 
 local function read_chunk(number)
   if overlay then return overlay[number] end
-  return redis.call('HGET', KEYS[2], chunk_key(number)) or error('sliding log has lost a chunk')
+  return redis.call('HGET', KEYS[2], chunk_key(number))
 end
 
 local function write_chunk(number, sum, charges)
@@ -21,6 +21,12 @@ local function expired(t)
   local gone, number = 0, b
   while true do
     local chunk = read_chunk(number)
+    if not chunk then
+      -- Somebody removed the charges and left the record: as with any key that is gone, the quota
+      -- is whole.
+      a, whole = 0, last
+      return 0
+    end
     if unpack('<d', chunk, #chunk - 15) + P > t then
       local pos = 9
       while true do
@@ -160,7 +166,7 @@ end
 -- Scales the sums of the newest charges, so that whatever still counts at any time is rounded up as
 -- one number. What comes of it lies in the overlay until there is a charge.
 local function carry_over_sliding_log(old_L)
-  if on_change ~= 1 or a == 0 then return end
+  if on_change ~= 1 or a == 0 or not read_chunk(b) then return end
   local charges, sum, scaled_sum = {}, 0, 0
   for number = c, b, -1 do
     local chunk = read_chunk(number)

@@ -146,7 +146,7 @@ impl Answer {
     }
 }
 
-/// Why a store could not decide. Only `NotSent` proves that nothing was charged.
+/// Why a store could not decide.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     #[error("cannot reach redis at {url}: {why}")]
