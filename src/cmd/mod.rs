@@ -4,6 +4,8 @@
 mod check;
 mod demo;
 mod limit_args;
+mod rules;
+mod schema;
 mod simulate;
 
 use std::ffi::OsString;
@@ -37,6 +39,7 @@ Examples:
   rlctl check user:123 --limit 10/1m                 a decision, remembered by nobody
   rlctl check user:123 --limit 10/1m --redis redis://127.0.0.1:6379
   rlctl simulate --limit 100/1m --algorithm all --trace requests.csv
+  rlctl rules lint rules.toml                        what is wrong in it, and where
 
 Exit codes: 0 fine, 1 failed, 2 usage, 3 bad file, 5 cannot reach Redis, 8 the answer is no,
 130 interrupted.";
@@ -47,6 +50,9 @@ struct Global {
     /// [env: RLCTL_REDIS]
     #[arg(long, global = true, value_name = "URL")]
     redis: Option<String>,
+    /// Rules file, TOML or JSON [env: RLCTL_RULES]
+    #[arg(long, global = true, value_name = "FILE")]
+    rules: Option<String>,
     /// Start of every key in Redis
     #[arg(long, global = true, value_name = "P", default_value = DEFAULT_PREFIX, value_parser = Prefix::new)]
     prefix: Prefix,
@@ -83,6 +89,8 @@ macro_rules! commands {
 commands! {
     Check => check,
     Demo => demo,
+    Rules => rules,
+    Schema => schema,
     Simulate => simulate,
 }
 
@@ -143,6 +151,7 @@ impl From<io::Error> for Failure {
 struct Context {
     redis: Option<String>,
     redis_password: Option<String>,
+    rules: Option<String>,
     prefix: Prefix,
     output: Output,
     quiet: bool,
@@ -160,6 +169,7 @@ impl Context {
         Ok(Context {
             redis: global.redis.or_else(|| text("RLCTL_REDIS")),
             redis_password,
+            rules: global.rules.or_else(|| text("RLCTL_RULES")),
             prefix: global.prefix,
             output: global.output,
             quiet: global.quiet,
@@ -173,6 +183,13 @@ impl Context {
             // Whoever closed stderr does not want to know.
             let _ = writeln!(io::stderr(), "note: {text}");
         }
+    }
+
+    /// The rules file to work on: the one named to the command, else that of `--rules`.
+    fn rules_file(&self, named: Option<String>) -> Result<String, Failure> {
+        named.or_else(|| self.rules.clone()).ok_or_else(|| {
+            Failure::usage("no rules file; name one, or give --rules FILE or RLCTL_RULES")
+        })
     }
 
     async fn connect(

@@ -1,8 +1,10 @@
 //! How results reach people and scripts.
 
+pub mod findings;
 pub mod human;
 pub mod untrusted;
 
+pub use findings::finding_text;
 pub use human::about;
 pub use untrusted::Untrusted;
 
