@@ -9,6 +9,7 @@ mod faults;
 mod histories;
 mod memory;
 mod model;
+mod policy_file;
 mod server_clock;
 mod support;
 mod tidy;

@@ -296,7 +296,10 @@ fn checked(
 /// The engine's words, cut into what is wrong and what to write.
 pub(super) fn report_limit_error(span: Span, error: &LimitError, findings: &mut Findings<'_>) {
     let said = error.to_string();
-    let (message, hint) = said.split_once("; ").unwrap_or((&said, "e.g. 100/1m"));
+    let (message, mut hint) = said.split_once("; ").unwrap_or((&said, "e.g. 100/1m"));
+    if let LimitError::UnknownAlgorithm(_, Some(_)) = error {
+        hint = hint.split(';').next().unwrap_or(hint);
+    }
     let words = match error {
         LimitError::Unit(UnitError::Count(words) | UnitError::Duration(words)) => words.as_str(),
         LimitError::BurstOnWindow(_) | LimitError::NoBurst | LimitError::TooMuchBurst(_) => {
