@@ -10,6 +10,7 @@ mod histories;
 mod memory;
 mod model;
 mod policy_file;
+mod rules;
 mod server_clock;
 mod support;
 mod tidy;
