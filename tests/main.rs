@@ -11,6 +11,8 @@ mod faults;
 mod histories;
 mod memory;
 mod model;
+mod policy_file;
+mod rules;
 mod server_clock;
 mod support;
 mod tidy;

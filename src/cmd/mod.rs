@@ -5,6 +5,8 @@ mod check;
 mod context;
 mod demo;
 mod limit_args;
+mod rules;
+mod schema;
 mod settings;
 mod simulate;
 
@@ -41,10 +43,10 @@ Examples:
   rlctl check user:123 --limit 10/1m                 a decision, remembered by nobody
   rlctl check user:123 --limit 10/1m --redis redis://127.0.0.1:6379
   rlctl simulate --limit 100/1m --algorithm all --trace requests.csv
+  rlctl rules lint rules.toml                        what is wrong in it, and where
 
 Exit codes: 0 fine, 1 failed, 2 usage, 3 bad file, 5 cannot reach Redis, 6 refused,
-8 the answer is no,
-130 interrupted.";
+8 the answer is no, 130 interrupted.";
 
 #[derive(Debug, clap::Args)]
 struct Global {
@@ -52,7 +54,7 @@ struct Global {
     /// [env: RLCTL_REDIS]
     #[arg(long, global = true, value_name = "URL")]
     redis: Option<String>,
-    /// Rules file [env: RLCTL_RULES]
+    /// Rules file, TOML or JSON [env: RLCTL_RULES]
     #[arg(long, global = true, value_name = "FILE")]
     rules: Option<String>,
     /// Start of every key in Redis [default: rl1:]
@@ -95,6 +97,8 @@ commands! {
     Check => check,
     Context => context,
     Demo => demo,
+    Rules => rules,
+    Schema => schema,
     Simulate => simulate,
 }
 
@@ -240,6 +244,13 @@ impl Context {
             // Whoever closed stderr does not want to know.
             let _ = writeln!(io::stderr(), "note: {text}");
         }
+    }
+
+    /// The rules file to work on: the one named to the command, else that of `--rules`.
+    fn rules_file(&self, named: Option<String>) -> Result<String, Failure> {
+        named.or_else(|| self.rules.clone()).ok_or_else(|| {
+            Failure::usage("no rules file; name one, or give --rules FILE or RLCTL_RULES")
+        })
     }
 
     async fn connect(

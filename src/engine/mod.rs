@@ -2,6 +2,7 @@
 
 pub mod algo;
 pub mod clock;
+pub mod config;
 pub mod identity;
 pub mod limit;
 pub mod limiter;

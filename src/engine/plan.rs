@@ -12,7 +12,7 @@ use super::clock::Micros;
 use super::identity::{Dimension, Identity};
 use super::limit::Limit;
 use super::policy::{Listed, Place, Policy, Rule, RuleLimits};
-use super::rules::{Rules, Target};
+use super::rules::{Applied, Rules, Target};
 use super::store::RuleLimit;
 
 /// A request asking to pass.
@@ -144,15 +144,15 @@ impl<'a> Questions<'a> {
         let applying =
             rules.applying(identity, attempt.identities, self.tier.as_deref(), attempt.target);
         let mut all = Question { identity, limits: Vec::new(), sources: Vec::new() };
-        for rule in applying.enforced {
-            all.add(rules, rule, self.tier.as_deref(), standing, now);
+        for applied in applying.enforced {
+            all.add(rules, applied, self.tier.as_deref(), standing, now);
         }
         if !all.limits.is_empty() {
             self.enforced.push(all);
         }
-        for rule in applying.shadow {
+        for applied in applying.shadow {
             let mut alone = Question { identity, limits: Vec::new(), sources: Vec::new() };
-            alone.add(rules, rule, self.tier.as_deref(), standing, now);
+            alone.add(rules, applied, self.tier.as_deref(), standing, now);
             if !alone.limits.is_empty() {
                 self.shadow.push(alone);
             }
@@ -161,15 +161,16 @@ impl<'a> Questions<'a> {
 }
 
 impl<'a> Question<'a> {
-    /// The limits of `rule` for this identity: an override's before the tier's or the rule's own.
+    /// The limits of a rule for this identity: an override's before the tier's or the rule's own.
     fn add(
         &mut self,
         rules: &'a Rules,
-        rule: &'a Rule,
+        applied: Applied<'a>,
         tier: Option<&str>,
         standing: &Standing,
         now: Micros,
     ) {
+        let rule = applied.rule;
         let in_force =
             |o: &&Override| o.rule == rule.name && o.until.is_none_or(|until| until > now);
         if let Some(instead) = standing.overrides.iter().find(in_force) {
@@ -190,7 +191,7 @@ impl<'a> Question<'a> {
             }
             _ => Origin::Rule,
         };
-        for limit in rules.limits(rule, tier.map(|tier| tier.name.as_str())) {
+        for limit in applied.limits(tier.map(|tier| tier.name.as_str())) {
             self.limits.push(limit.clone());
             self.sources.push(Source { rule, origin: origin.clone() });
         }

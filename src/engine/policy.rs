@@ -115,7 +115,7 @@ pub enum RuleLimits {
 }
 
 /// Which paths a rule is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     Any,
     /// `/api/v1/orders`
@@ -124,6 +124,27 @@ pub enum Endpoint {
     Segments(Vec<Option<String>>),
     /// `/api/*`, kept without the `/*`.
     Prefix(String),
+}
+
+impl Endpoint {
+    /// As it is written in a rules file; none for every endpoint.
+    pub fn pattern(&self) -> Option<String> {
+        match self {
+            Endpoint::Any => None,
+            Endpoint::Exact(path) => Some(path.clone()),
+            Endpoint::Prefix(path) => Some(format!("{path}/*")),
+            Endpoint::Segments(segments) => {
+                let written = segments.iter().map(|s| s.as_deref().unwrap_or("{}"));
+                Some(written.fold(String::new(), |path, segment| path + "/" + segment))
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.pattern().as_deref().unwrap_or("all"))
+    }
 }
 
 /// An entry of `[[exempt]]` or `[[block]]`.

@@ -32,11 +32,11 @@ pub struct Rules {
     limits: Vec<LimitsOfRule>,
 }
 
-/// The limits of one rule under the names of their buckets: its own, or those of each tier.
+/// The limits of one rule under the names of their buckets.
 #[derive(Debug)]
-struct LimitsOfRule {
-    own: Vec<Arc<RuleLimit>>,
-    by_tier: HashMap<String, Vec<Arc<RuleLimit>>>,
+enum LimitsOfRule {
+    Own(Vec<Arc<RuleLimit>>),
+    ByTier(HashMap<String, Vec<Arc<RuleLimit>>>),
 }
 
 /// The rules of one dimension that may apply, by how they are found.
@@ -83,8 +83,22 @@ struct Candidate {
 #[derive(Debug, Default)]
 pub struct Applying<'a> {
     /// The winner, if there is one, and those that apply beside it.
-    pub enforced: SmallVec<[&'a Rule; 2]>,
-    pub shadow: SmallVec<[&'a Rule; 1]>,
+    pub enforced: SmallVec<[Applied<'a>; 2]>,
+    pub shadow: SmallVec<[Applied<'a>; 1]>,
+}
+
+/// A rule that applies, and how to find its limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Applied<'a> {
+    pub rule: &'a Rule,
+    limits: &'a LimitsOfRule,
+}
+
+impl<'a> Applied<'a> {
+    /// Its limits for a request of this tier; none when the tier is unknown.
+    pub fn limits(&self, tier: Option<&str>) -> &'a [Arc<RuleLimit>] {
+        self.limits.for_tier(tier)
+    }
 }
 
 impl Rules {
@@ -127,25 +141,15 @@ impl Rules {
         let fits = |candidate: &Candidate| {
             self.policy.rules[candidate.rule].admits(identity, all, tier, target.method)
         };
-        let rule = |candidate: &Candidate| &self.policy.rules[candidate.rule];
+        let applied = |Candidate { rule: number, .. }: &Candidate| Applied {
+            rule: &self.policy.rules[*number],
+            limits: &self.limits[*number],
+        };
+        let winner = index.competing.first(identity, target.path, fits);
+        applying.enforced.extend(winner.as_ref().map(applied));
+        applying.enforced.extend(index.beside.all(identity, target.path, fits).iter().map(applied));
+        applying.shadow.extend(index.shadow.all(identity, target.path, fits).iter().map(applied));
         applying
-            .enforced
-            .extend(index.competing.first(identity, target.path, fits).map(|c| rule(&c)));
-        applying.enforced.extend(index.beside.all(identity, target.path, fits).iter().map(rule));
-        applying.shadow.extend(index.shadow.all(identity, target.path, fits).iter().map(rule));
-        applying
-    }
-
-    /// The limits of a rule for a request of this tier; none when the tier is unknown.
-    pub fn limits(&self, rule: &Rule, tier: Option<&str>) -> &[Arc<RuleLimit>] {
-        let number = self.policy.rules.iter().position(|r| std::ptr::eq(r, rule));
-        let Some(limits) = number.map(|n| &self.limits[n]) else { return &[] };
-        match rule.limits {
-            RuleLimits::Own(_) => &limits.own,
-            RuleLimits::OfTier => {
-                tier.and_then(|t| limits.by_tier.get(t)).map_or(&[], Vec::as_slice)
-            }
-        }
     }
 
     /// Dimensions without which a request is refused.
@@ -169,11 +173,20 @@ impl LimitsOfRule {
                 .collect()
         };
         match &rule.limits {
-            RuleLimits::Own(specs) => LimitsOfRule { own: named(specs), by_tier: HashMap::new() },
+            RuleLimits::Own(specs) => LimitsOfRule::Own(named(specs)),
             RuleLimits::OfTier => {
-                let by_tier =
-                    policy.tiers.iter().map(|tier| (tier.name.clone(), named(&tier.limits)));
-                LimitsOfRule { own: Vec::new(), by_tier: by_tier.collect() }
+                let tiers = policy.tiers.iter();
+                let limits = tiers.map(|tier| (tier.name.clone(), named(&tier.limits)));
+                LimitsOfRule::ByTier(limits.collect())
+            }
+        }
+    }
+
+    fn for_tier(&self, tier: Option<&str>) -> &[Arc<RuleLimit>] {
+        match self {
+            LimitsOfRule::Own(limits) => limits,
+            LimitsOfRule::ByTier(limits) => {
+                tier.and_then(|tier| limits.get(tier)).map_or(&[], Vec::as_slice)
             }
         }
     }
@@ -309,7 +322,10 @@ impl Node {
         if let Some(node) = self.literal.get(segment) {
             node.matching(rest.clone(), found);
         }
-        if let Some(node) = &self.wildcard {
+        // The root has one segment, of no length: nobody's id.
+        if let Some(node) = &self.wildcard
+            && !segment.is_empty()
+        {
             node.matching(rest, found);
         }
     }

@@ -1,10 +1,12 @@
 //! How results reach people and scripts.
 
 pub mod explain;
+pub mod findings;
 pub mod human;
 pub mod untrusted;
 
 pub use explain::explain;
+pub use findings::finding_text;
 pub use human::about;
 pub use untrusted::Untrusted;
 

@@ -1,0 +1,361 @@
+//! `rlctl rules`: what a rules file says, and what is wrong with it.
+
+use std::io::{self, Read, Write};
+
+use clap::Subcommand;
+use comfy_table::{Cell, Table, presets};
+use serde::Serialize;
+
+use super::{Context, Exit, Failure, Output, print_json};
+use crate::engine::clock::Micros;
+use crate::engine::config::{self, ConfigErrors, Finding, MAX_FILE_BYTES, Severity, parse_policy};
+use crate::engine::policy::{LimitSpec, OnStoreError, Policy, Rule, RuleLimits};
+use crate::output::{SCHEMA, Untrusted, finding_text};
+
+/// Check and show rules files
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rlctl rules lint rules.toml                   errors and warnings with their places
+  rlctl rules lint --deny-warnings *.toml       for CI: exit 3 on either
+  rlctl rules show rules.toml                   the rules as a table")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Lint(LintArgs),
+    Show(ShowArgs),
+}
+
+/// Check rules files: every error and warning with its place
+///
+/// Exit 0 when the files can be used, 3 when one cannot. Findings go to stderr, a line per file to
+/// stdout; with -o json all goes to stdout.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rlctl rules lint rules.toml
+  rlctl rules lint --deny-warnings *.toml       exit 3 on warnings too
+  rlctl rules lint rules.toml -o json           items with file, line, column, message, hint")]
+struct LintArgs {
+    /// Rules files, TOML or JSON; - is stdin; none: the one of --rules
+    #[arg(value_name = "FILE")]
+    files: Vec<String>,
+    /// Treat warnings as errors: exit 3
+    #[arg(long)]
+    deny_warnings: bool,
+}
+
+/// Show the rules of a file as a table
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rlctl rules show rules.toml
+  RLCTL_RULES=rules.toml rlctl rules show -o json")]
+struct ShowArgs {
+    /// Rules file, TOML or JSON; - is stdin; none: the one of --rules
+    #[arg(value_name = "FILE")]
+    file: Option<String>,
+}
+
+pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
+    match args.verb {
+        Verb::Lint(args) => lint(args, context),
+        Verb::Show(args) => show(args, context),
+    }
+}
+
+/// A rules file that can be used, and what to warn of.
+type Reading = Result<(Policy, Vec<Finding>), ConfigErrors>;
+
+fn lint(args: LintArgs, context: &Context) -> Result<Exit, Failure> {
+    let files = if args.files.is_empty() { vec![context.rules_file(None)?] } else { args.files };
+    let read = files.iter().map(|file| read_rules(file)).collect::<Result<Vec<_>, _>>()?;
+    let (mut errors, mut warnings) = (0, 0);
+    for outcome in &read {
+        match outcome {
+            Ok((_, found)) => warnings += found.len(),
+            Err(found) => errors += found.errors.len() + found.more,
+        }
+    }
+    match context.output {
+        Output::Json => print_json(&LintReport {
+            schema: SCHEMA,
+            errors,
+            warnings,
+            items: read.iter().flat_map(findings_of).map(Item::of).collect(),
+        })?,
+        Output::Table => {
+            for (file, outcome) in files.iter().zip(&read) {
+                print_findings(outcome)?;
+                writeln!(io::stdout(), "{}: {}", Untrusted(file), in_words(outcome))?;
+            }
+        }
+    }
+    let refused = errors > 0 || args.deny_warnings && warnings > 0;
+    Ok(if refused { Exit::BadFile } else { Exit::Fine })
+}
+
+fn findings_of(outcome: &Reading) -> &[Finding] {
+    match outcome {
+        Ok((_, warnings)) => warnings,
+        Err(errors) => &errors.errors,
+    }
+}
+
+fn print_findings(outcome: &Reading) -> Result<(), Failure> {
+    let mut text: String = findings_of(outcome).iter().map(finding_text).collect();
+    if let Err(ConfigErrors { more: more @ 1.., .. }) = outcome {
+        text += &format!("… and {more} more\n");
+    }
+    Ok(io::stderr().write_all(text.as_bytes())?)
+}
+
+fn in_words(outcome: &Reading) -> String {
+    let count = |n: usize, what: &str| match n {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    };
+    match outcome {
+        Ok((policy, warnings)) => {
+            let parts = [
+                count(policy.rules.len(), "rule"),
+                count(policy.tiers.len(), "tier"),
+                if warnings.is_empty() { "fine".into() } else { count(warnings.len(), "warning") },
+            ];
+            parts.join(", ")
+        }
+        Err(found) => count(found.errors.len() + found.more, "error"),
+    }
+}
+
+/// Reads a rules file; the outer error is a file that cannot be read at all.
+fn read_rules(file: &str) -> Result<Reading, Failure> {
+    let cannot =
+        |error: io::Error| Failure::new(Exit::BadFile, format!("{file}: cannot open: {error}"));
+    let mut bytes = Vec::new();
+    // One byte more than allowed tells that there is more, also of a pipe or a device.
+    if file == "-" {
+        io::stdin().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    } else {
+        let open = std::fs::File::open(file).map_err(cannot)?;
+        let size = open.metadata().map_err(cannot)?.len();
+        if size > MAX_FILE_BYTES {
+            return Ok(Err(config::too_large(file, Some(size))));
+        }
+        open.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    }
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Ok(Err(config::too_large(file, None)));
+    }
+    Ok(config::text_of(file, &bytes).and_then(|text| parse_policy(file, text, Micros::now())))
+}
+
+#[derive(Serialize)]
+struct LintReport<'a> {
+    schema: &'static str,
+    errors: usize,
+    warnings: usize,
+    items: Vec<Item<'a>>,
+}
+
+#[derive(Serialize)]
+struct Item<'a> {
+    file: &'a str,
+    line: usize,
+    column: usize,
+    severity: &'static str,
+    message: &'a str,
+    hint: Option<&'a str>,
+    /// The words at fault.
+    text: &'a str,
+}
+
+impl<'a> Item<'a> {
+    fn of(finding: &'a Finding) -> Item<'a> {
+        Item {
+            file: &finding.place.file,
+            line: finding.place.line,
+            column: finding.place.column,
+            severity: finding.severity.name(),
+            message: &finding.message,
+            hint: finding.hint.as_deref(),
+            text: &finding.words,
+        }
+    }
+}
+
+fn show(args: ShowArgs, context: &Context) -> Result<Exit, Failure> {
+    let file = context.rules_file(args.file)?;
+    let outcome = read_rules(&file)?;
+    let Ok((policy, warnings)) = &outcome else {
+        print_findings(&outcome)?;
+        return Ok(Exit::BadFile);
+    };
+    debug_assert!(warnings.iter().all(|finding| finding.severity == Severity::Warning));
+    if !warnings.is_empty() {
+        let count = warnings.len();
+        context
+            .note(format!("warnings: {count}; rlctl rules lint {} shows them", Untrusted(&file)));
+    }
+    match context.output {
+        Output::Json => print_json(&ShowReport {
+            schema: SCHEMA,
+            default_tier: policy.default_tier.as_deref(),
+            tiers: policy
+                .tiers
+                .iter()
+                .map(|tier| TierItem { name: &tier.name, limits: limit_items(&tier.limits) })
+                .collect(),
+            items: policy.rules.iter().map(RuleItem::of).collect(),
+        })?,
+        Output::Table => writeln!(io::stdout(), "{}", table_of(policy))?,
+    }
+    Ok(Exit::Fine)
+}
+
+fn table_of(policy: &Policy) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let columns =
+        ["NAME", "DIMENSION", "ENDPOINT", "METHODS", "TIERS", "LIMITS", "ON STORE ERROR", "FLAGS"];
+    table.set_header(columns);
+    for rule in &policy.rules {
+        let or_all = |list: &[String]| if list.is_empty() { "all".into() } else { list.join(",") };
+        let limits = match &rule.limits {
+            RuleLimits::OfTier => "of the tier".into(),
+            RuleLimits::Own(limits) => {
+                limits.iter().map(limit_in_words).collect::<Vec<_>>().join(", ")
+            }
+        };
+        let cells = [
+            rule.name.clone(),
+            rule.dimension.to_string(),
+            rule.endpoint.to_string(),
+            or_all(&rule.methods),
+            or_all(&rule.tiers),
+            limits,
+            on_store_error(rule.on_store_error).into(),
+            flags(rule).join(" "),
+        ];
+        table.add_row(cells.map(|cell| Cell::new(Untrusted(&cell).to_string())));
+    }
+    table
+}
+
+fn limit_in_words(spec: &LimitSpec) -> String {
+    format!("{} {}", spec.limit, spec.limit.algorithm())
+}
+
+fn on_store_error(mode: OnStoreError) -> &'static str {
+    match mode {
+        OnStoreError::Open => "open",
+        OnStoreError::Closed => "closed",
+        OnStoreError::Local => "local",
+    }
+}
+
+/// What sets a rule apart from the plain one.
+fn flags(rule: &Rule) -> Vec<String> {
+    let set = [
+        (!rule.enabled, "disabled".into()),
+        (rule.shadow, "shadow".into()),
+        (rule.also, "also".into()),
+        (rule.reject_missing, "missing=reject".into()),
+        (rule.cost.get() != 1, format!("cost={}", rule.cost.get())),
+        (!rule.matches.is_empty(), format!("match={}", joined(&rule.matches))),
+        (!rule.unless.is_empty(), format!("unless={}", joined(&rule.unless))),
+    ];
+    set.into_iter().filter_map(|(is_set, name)| is_set.then_some(name)).collect()
+}
+
+fn joined(list: &[impl ToString]) -> String {
+    list.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[derive(Serialize)]
+struct ShowReport<'a> {
+    schema: &'static str,
+    default_tier: Option<&'a str>,
+    tiers: Vec<TierItem<'a>>,
+    items: Vec<RuleItem<'a>>,
+}
+
+#[derive(Serialize)]
+struct TierItem<'a> {
+    name: &'a str,
+    limits: Vec<LimitItem>,
+}
+
+#[derive(Serialize)]
+struct LimitItem {
+    algorithm: &'static str,
+    limit: u64,
+    period_us: u64,
+    /// For the buckets.
+    burst: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct RuleItem<'a> {
+    name: &'a str,
+    description: Option<&'a str>,
+    file: &'a str,
+    line: usize,
+    dimension: String,
+    /// Null: every endpoint.
+    endpoint: Option<String>,
+    /// Empty: all; so are the tiers.
+    methods: &'a [String],
+    tiers: &'a [String],
+    r#match: Vec<String>,
+    unless: Vec<String>,
+    /// Null: those of the request's tier.
+    limits: Option<Vec<LimitItem>>,
+    cost: u64,
+    on_store_error: &'static str,
+    shadow: bool,
+    enabled: bool,
+    also: bool,
+    reject_missing: bool,
+}
+
+fn limit_items(limits: &[LimitSpec]) -> Vec<LimitItem> {
+    let item = |spec: &LimitSpec| LimitItem {
+        algorithm: spec.limit.algorithm().name(),
+        limit: spec.limit.requests(),
+        period_us: spec.limit.period().0,
+        burst: spec.limit.algorithm().is_bucket().then_some(spec.limit.capacity()),
+    };
+    limits.iter().map(item).collect()
+}
+
+impl<'a> RuleItem<'a> {
+    fn of(rule: &'a Rule) -> RuleItem<'a> {
+        RuleItem {
+            name: &rule.name,
+            description: rule.description.as_deref(),
+            file: &rule.place.file,
+            line: rule.place.line,
+            dimension: rule.dimension.to_string(),
+            endpoint: rule.endpoint.pattern(),
+            methods: &rule.methods,
+            tiers: &rule.tiers,
+            r#match: rule.matches.iter().map(ToString::to_string).collect(),
+            unless: rule.unless.iter().map(ToString::to_string).collect(),
+            limits: match &rule.limits {
+                RuleLimits::OfTier => None,
+                RuleLimits::Own(limits) => Some(limit_items(limits)),
+            },
+            cost: rule.cost.get(),
+            on_store_error: on_store_error(rule.on_store_error),
+            shadow: rule.shadow,
+            enabled: rule.enabled,
+            also: rule.also,
+            reject_missing: rule.reject_missing,
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The rules of a rules file, and their limits.
+
+use std::collections::HashMap;
+
+use super::super::clock::Micros;
+use super::super::identity::{Dimension, Pattern};
+use super::super::limit::{Algorithm, Cost, Limit, LimitError, Quota};
+use super::super::policy::{Defaults, Endpoint, LimitSpec, OnChange, Rule, RuleLimits, Tier};
+use super::super::units::UnitError;
+use super::endpoint::parse_endpoint;
+use super::format;
+use super::policy::{algorithm, check_tier, on_store_error, patterns};
+use super::read::{At, check_table, did_you_mean, found};
+use super::source::{Findings, Span};
+use super::tree::{Node, Table, Value};
+
+const MAX_RULES: usize = 20_000;
+/// Far more than anybody means; a bucket's place in the list is one byte.
+const MAX_LIMITS: usize = 100;
+/// How long a leaky bucket may hold a request unless told otherwise.
+const MAX_DELAY: Micros = Micros::SECOND;
+
+/// Reads rules against what the file says before them.
+pub(super) struct Rules<'r, 't> {
+    pub(super) defaults: &'r Defaults,
+    pub(super) tiers: &'r [Tier],
+    pub(super) stores: &'r Table<'t>,
+    pub(super) findings: &'r mut Findings<'t>,
+}
+
+impl<'t> Rules<'_, 't> {
+    pub(super) fn read(mut self, nodes: &[Node<'t>]) -> (Vec<Rule>, Vec<Span>) {
+        let (mut rules, mut spans) = (Vec::new(), Vec::new());
+        let mut names: HashMap<&str, Span> = HashMap::new();
+        if let Some(node) = nodes.get(MAX_RULES) {
+            let message = format!("{} rules are too many; at most {MAX_RULES}", nodes.len());
+            let hint = "limit families of identities by tiers or by match = [\"…*\"]";
+            self.findings.error(node.span, message, hint);
+        }
+        for node in nodes.iter().take(MAX_RULES) {
+            let Some(table) = node.table() else { continue };
+            let name = table.text("name");
+            if let Some(At { it, span }) = name {
+                match names.get(it) {
+                    None => drop(names.insert(it, span)),
+                    Some(first) => {
+                        let place = self.findings.source.place(first.start);
+                        let message = format!("there are two rules called `{it}`");
+                        let hint = format!("the first is at {place}; names are unique");
+                        self.findings.error(span, message, hint);
+                    }
+                }
+            }
+            if let Some(rule) = self.rule(table, node.span) {
+                rules.push(rule);
+                spans.push(name.map_or(node.span, |name| name.span));
+            }
+        }
+        (rules, spans)
+    }
+
+    /// None only when something was reported.
+    fn rule(&mut self, table: &Table<'t>, span: Span) -> Option<Rule> {
+        let dimension = table.text("dimension").and_then(|text| self.dimension(text));
+        let endpoint = table.text("endpoint").map_or(Some(Endpoint::Any), |e| self.endpoint(e));
+        let methods = self.methods(table);
+        let tiers = self.tier_list(table);
+        let matches = self.matches(table, dimension.as_ref());
+        let unless = self.unless(table);
+        let limits = table.node("limits").and_then(|node| self.limits(node));
+        let cost = table.count("cost").map_or(Some(Cost::ONE), |n| Cost::new(n.it).ok());
+        self.check_store(table);
+        Some(Rule {
+            name: table.text("name")?.it.into(),
+            description: table.text("description").map(|text| text.it.into()),
+            dimension: dimension?,
+            endpoint: endpoint?,
+            methods,
+            tiers,
+            matches,
+            unless,
+            limits: limits?,
+            cost: cost?,
+            on_store_error: on_store_error(table).unwrap_or(self.defaults.on_store_error),
+            on_change: match table.text("on_change").map(|text| text.it) {
+                Some("scale") => OnChange::Scale,
+                Some("reset") => OnChange::Reset,
+                _ => OnChange::Keep,
+            },
+            shadow: table.flag("shadow").unwrap_or(false),
+            enabled: table.flag("enabled").unwrap_or(true),
+            also: table.flag("also").unwrap_or(false),
+            reject_missing: table.text("missing").is_some_and(|text| text.it == "reject"),
+            place: self.findings.source.place(span.start),
+        })
+    }
+
+    fn dimension(&mut self, text: At<&str>) -> Option<Dimension> {
+        let parsed = text.it.parse();
+        if parsed.is_err() {
+            let known = ["user", "apikey", "ip", "global"];
+            let hint = did_you_mean(text.it, known.into_iter())
+                .unwrap_or_else(|| "user, apikey, ip, header:NAME or global".into());
+            self.findings.error(text.span, format!("`{}` is not a dimension", text.it), hint);
+        }
+        parsed.ok()
+    }
+
+    fn endpoint(&mut self, text: At<&str>) -> Option<Endpoint> {
+        parse_endpoint(text.it)
+            .map_err(|error| {
+                let span = self.findings.source.narrowed(text.span, &error.words);
+                self.findings.error(span, error.message, error.hint);
+            })
+            .ok()
+    }
+
+    /// Upper-cased: methods are, and `post` could only mean POST.
+    fn methods(&mut self, table: &Table<'t>) -> Vec<String> {
+        let mut methods = Vec::new();
+        for text in table.texts("methods") {
+            let name = text.it.to_ascii_uppercase();
+            let plain = |b: u8| b.is_ascii_uppercase() || b == b'-' || b == b'_';
+            if !name.bytes().all(plain) || name.len() > 32 {
+                let message = format!("`{}` is not a method", text.it);
+                self.findings.error(text.span, message, "e.g. methods = [\"GET\", \"POST\"]");
+            } else if methods.contains(&name) {
+                let message = format!("`{name}` is listed twice");
+                self.findings.error(text.span, message, "once is enough");
+            } else {
+                methods.push(name);
+            }
+        }
+        self.refuse_empty(table, "methods");
+        methods
+    }
+
+    fn tier_list(&mut self, table: &Table<'t>) -> Vec<String> {
+        let mut tiers: Vec<String> = Vec::new();
+        for text in table.texts("tier") {
+            if check_tier(text, self.tiers, self.findings) {
+                tiers.push(text.it.into());
+            }
+        }
+        self.refuse_empty(table, "tier");
+        tiers
+    }
+
+    /// An empty list could mean everything or nothing; nobody should have to guess.
+    fn refuse_empty(&mut self, table: &Table<'t>, key: &str) {
+        if let Some(Node { span, value: Value::List(items) }) = table.node(key)
+            && items.is_empty()
+        {
+            let message = format!("an empty `{key}` would match nothing");
+            self.findings.error(*span, message, format!("leave `{key}` out to mean all"));
+        }
+    }
+
+    /// A pattern of another dimension than the rule's would never match.
+    fn matches(&mut self, table: &Table<'t>, dimension: Option<&Dimension>) -> Vec<Pattern> {
+        let mut matches = Vec::new();
+        for (pattern, span) in patterns(table, self.findings) {
+            let text = pattern.to_string();
+            let fits = |dimension: &Dimension| text.starts_with(&format!("{dimension}:"));
+            if let Some(dimension) = dimension.filter(|d| !text.starts_with('*') && !fits(d)) {
+                let message = format!("`{text}` never matches: the rule counts by {dimension}");
+                let hint = format!("write {dimension}:…, or change the rule's dimension");
+                self.findings.error(span, message, hint);
+            }
+            matches.push(pattern);
+        }
+        matches
+    }
+
+    fn unless(&mut self, table: &Table<'t>) -> Vec<Dimension> {
+        table.texts("unless").filter_map(|text| self.dimension(text)).collect()
+    }
+
+    fn limits(&mut self, node: &Node<'t>) -> Option<RuleLimits> {
+        match &node.value {
+            Value::Text(text) if text == "tier" => {
+                if self.tiers.is_empty() {
+                    let hint = "add e.g. [tiers.free] with limits = [\"10/1s\"]";
+                    self.findings.error(node.span, "limits of tiers, but there are no tiers", hint);
+                }
+                Some(RuleLimits::OfTier)
+            }
+            Value::List(items) if items.is_empty() => {
+                let hint = "e.g. limits = [\"100/1m\"], or enabled = false to rest the rule";
+                self.findings.error(node.span, "a rule without limits does nothing", hint);
+                None
+            }
+            Value::List(items) => {
+                Some(RuleLimits::Own(limits(items, self.defaults.algorithm, self.findings)))
+            }
+            other => {
+                let message = format!("`limits` wants a list or \"tier\", found {}", found(other));
+                let hint = match other {
+                    Value::Text(text) if text.parse::<Quota>().is_ok() => {
+                        format!("write limits = [\"{text}\"]")
+                    }
+                    _ => "e.g. limits = [\"100/1m\"] or limits = \"tier\"".into(),
+                };
+                self.findings.error(node.span, message, hint);
+                None
+            }
+        }
+    }
+
+    fn check_store(&mut self, table: &Table<'t>) {
+        let Some(name) = table.text("store") else { return };
+        if self.stores.get(name.it).is_none() {
+            let names = self.stores.entries.iter().map(|entry| entry.key.as_ref());
+            let hint = did_you_mean(name.it, names)
+                .unwrap_or_else(|| format!("add [stores.{}] with url = \"redis://…\"", name.it));
+            self.findings.error(name.span, format!("there is no store `{}`", name.it), hint);
+        }
+    }
+}
+
+/// The limits of a rule or tier.
+pub(super) fn limits(
+    items: &[Node<'_>],
+    default: Algorithm,
+    findings: &mut Findings<'_>,
+) -> Vec<LimitSpec> {
+    if let Some(node) = items.get(MAX_LIMITS) {
+        let message = format!("{} limits are too many; at most {MAX_LIMITS}", items.len());
+        findings.error(node.span, message, "two or three usually say it all");
+    }
+    items.iter().take(MAX_LIMITS).filter_map(|item| limit(item, default, findings)).collect()
+}
+
+fn limit(node: &Node<'_>, default: Algorithm, findings: &mut Findings<'_>) -> Option<LimitSpec> {
+    match &node.value {
+        Value::Text(text) => {
+            let quota = quota(At { it: text.as_ref(), span: node.span }, findings)?;
+            let limit = checked(default, quota, node.span, findings)?;
+            Some(LimitSpec { limit, max_delay: MAX_DELAY })
+        }
+        Value::Table(table) => limit_of_table(table, node.span, default, findings),
+        other => {
+            let message = format!("a limit is text or a table, found {}", found(other));
+            findings.error(node.span, message, "e.g. \"100/1m\" or { limit = \"100/1m\" }");
+            None
+        }
+    }
+}
+
+fn limit_of_table(
+    table: &Table<'_>,
+    span: Span,
+    default: Algorithm,
+    findings: &mut Findings<'_>,
+) -> Option<LimitSpec> {
+    check_table(table, span, &format::LIMIT, findings);
+    let text = table.text("limit")?;
+    let algorithm = match table.text("algorithm") {
+        Some(name) => algorithm(name, findings)?,
+        None => default,
+    };
+    let mut quota = quota(text, findings)?;
+    let mut at = text.span;
+    if let Some(burst) = table.count("burst") {
+        if quota.burst.is_some() {
+            let hint = "keep one of them";
+            findings.error(burst.span, "the burst is given here and in the limit", hint);
+        }
+        quota.burst = Some(burst.it);
+        at = burst.span;
+    }
+    if let (Some(node), false) = (table.node("max_delay"), algorithm == Algorithm::LeakyBucket) {
+        findings.error(
+            node.span,
+            format!("`max_delay` is how long a leaky bucket holds; {algorithm} never holds"),
+            "remove it, or write algorithm = \"leaky-bucket\"",
+        );
+    }
+    let limit = checked(algorithm, quota, at, findings)?;
+    Some(LimitSpec { limit, max_delay: table.duration("max_delay").unwrap_or(MAX_DELAY) })
+}
+
+fn quota(text: At<&str>, findings: &mut Findings<'_>) -> Option<Quota> {
+    text.it.parse().map_err(|error| report_limit_error(text.span, &error, findings)).ok()
+}
+
+fn checked(
+    algorithm: Algorithm,
+    quota: Quota,
+    span: Span,
+    findings: &mut Findings<'_>,
+) -> Option<Limit> {
+    Limit::new(algorithm, quota).map_err(|error| report_limit_error(span, &error, findings)).ok()
+}
+
+/// The engine's words, cut into what is wrong and what to write.
+pub(super) fn report_limit_error(span: Span, error: &LimitError, findings: &mut Findings<'_>) {
+    let said = error.to_string();
+    let (message, mut hint) = said.split_once("; ").unwrap_or((&said, "e.g. 100/1m"));
+    if let LimitError::UnknownAlgorithm(_, Some(_)) = error {
+        hint = hint.split(';').next().unwrap_or(hint);
+    }
+    let words = match error {
+        LimitError::Unit(UnitError::Count(words) | UnitError::Duration(words)) => words.as_str(),
+        LimitError::BurstOnWindow(_) | LimitError::NoBurst | LimitError::TooMuchBurst(_) => {
+            findings.source.words(span).find(" burst ").map_or("", |at| {
+                findings.source.words(span)[at + 1..].trim_end_matches(['"', '\''])
+            })
+        }
+        _ => "",
+    };
+    let span = findings.source.narrowed(span, words);
+    findings.error(span, message, hint);
+}
