@@ -5,6 +5,7 @@ mod check;
 mod context;
 mod demo;
 mod limit_args;
+mod policy;
 mod rules;
 mod schema;
 mod settings;

@@ -69,7 +69,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
 }
 
 /// A rules file that can be used, and what to warn of.
-type Reading = Result<(Policy, Vec<Finding>), ConfigErrors>;
+pub(super) type Reading = Result<(Policy, Vec<Finding>), ConfigErrors>;
 
 fn lint(args: LintArgs, context: &Context) -> Result<Exit, Failure> {
     let files = if args.files.is_empty() { vec![context.rules_file(None)?] } else { args.files };
@@ -106,7 +106,7 @@ fn findings_of(outcome: &Reading) -> &[Finding] {
     }
 }
 
-fn print_findings(outcome: &Reading) -> Result<(), Failure> {
+pub(super) fn print_findings(outcome: &Reading) -> Result<(), Failure> {
     let mut text: String = findings_of(outcome).iter().map(finding_text).collect();
     if let Err(ConfigErrors { more: more @ 1.., .. }) = outcome {
         text += &format!("… and {more} more\n");
@@ -133,7 +133,7 @@ fn in_words(outcome: &Reading) -> String {
 }
 
 /// Reads a rules file; the outer error is a file that cannot be read at all.
-fn read_rules(file: &str) -> Result<Reading, Failure> {
+pub(super) fn read_rules(file: &str) -> Result<Reading, Failure> {
     let cannot =
         |error: io::Error| Failure::new(Exit::BadFile, format!("{file}: cannot open: {error}"));
     let mut bytes = Vec::new();

@@ -81,6 +81,9 @@ struct DecisionLine<'a> {
 }
 
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
+    if !args.limits.are_given() {
+        return Err(Failure::usage("give at least one --limit, e.g. --limit 100/1m"));
+    }
     let limits = args.limits.limits(context)?;
     if args.decisions.is_some() && limits.len() != 1 {
         return Err(Failure::usage(format!(

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::clock::Micros;
-use super::identity::{Dimension, Identity};
+use super::identity::Identity;
 use super::limit::Limit;
 use super::policy::{Listed, Place, Policy, Rule, RuleLimits};
 use super::rules::{Applied, Rules, Target};
@@ -112,11 +112,10 @@ pub fn plan<'a>(
             return Plan::Blocked { identity, entry };
         }
     }
-    let absent = |dimension: &Dimension| !attempt.identities.iter().any(|i| dimension.holds(i));
-    if let Some(rule) = rules.required().find(|rule| absent(&rule.dimension)) {
+    let tier = tier_of(policy, attempt, standings);
+    if let Some(rule) = rules.missing(attempt.identities, tier.as_deref(), attempt.target) {
         return Plan::Missing { rule };
     }
-    let tier = tier_of(policy, attempt, standings);
     let mut questions = Questions { tier, ..Questions::default() };
     for (identity, standing) in attempt.identities.iter().zip(standings) {
         let listed = || find_listed(&policy.exempt, identity, now);

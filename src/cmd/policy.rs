@@ -1,0 +1,23 @@
+//! The rules that a command works by.
+
+use std::sync::Arc;
+
+use super::rules::{print_findings, read_rules};
+use super::{Context, Exit, Failure};
+use crate::engine::rules::Rules;
+
+/// Reads the rules file of the context; what is wrong with it is told on stderr.
+pub(super) fn load(context: &Context) -> Result<Rules, Failure> {
+    load_file(&context.rules_file(None)?)
+}
+
+pub(super) fn load_file(file: &str) -> Result<Rules, Failure> {
+    let outcome = read_rules(file)?;
+    match outcome {
+        Ok((policy, _warnings)) => Ok(Rules::new(Arc::new(policy))),
+        Err(_) => {
+            print_findings(&outcome)?;
+            Err(Failure::new(Exit::BadFile, ""))
+        }
+    }
+}
