@@ -9,6 +9,7 @@ mod contract;
 mod docs;
 mod faults;
 mod histories;
+mod limiter;
 mod memory;
 mod model;
 mod policy_file;

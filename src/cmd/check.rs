@@ -11,7 +11,7 @@ use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Cost, Decision, Limit};
 use crate::engine::limiter::{Asked, Demand, Limiter, Reached, Shadow, Verdict};
-use crate::engine::plan::{Attempt, Standing};
+use crate::engine::plan::Attempt;
 use crate::engine::rules::{Target, normal_path};
 use crate::engine::store::{
     Check, DEFAULT_IDEMPOTENCY_TTL, Idempotency, MemoryStore, RuleLimit, Store, StoreError,
@@ -130,7 +130,7 @@ async fn by_rules(args: &Args, demand: Demand<'_>, context: &Context) -> Result<
     let identities = [args.identity.clone()];
     let attempt = Attempt { identities: &identities, target, tier: None };
     let limiter = Limiter { rules, store: Arc::new(open_store(args, context).await?) };
-    let standings = [Standing::default()];
+    let standings = [policy::standing(&args.identity, context).await?];
     limiter.check(&attempt, &standings, demand).await.map_err(store_failure)
 }
 

@@ -7,6 +7,8 @@ mod demo;
 mod limit_args;
 mod policy;
 mod rules;
+mod rules_diff;
+mod rules_effective;
 mod schema;
 mod settings;
 mod simulate;
@@ -47,7 +49,7 @@ Examples:
   rlctl rules lint rules.toml                        what is wrong in it, and where
 
 Exit codes: 0 fine, 1 failed, 2 usage, 3 bad file, 5 cannot reach Redis, 6 refused,
-8 the answer is no, 130 interrupted.";
+7 nothing matched, 8 the answer is no, 130 interrupted.";
 
 #[derive(Debug, clap::Args)]
 struct Global {
@@ -112,6 +114,7 @@ enum Exit {
     BadFile = 3,
     Unreachable = 5,
     Refused = 6,
+    NothingMatched = 7,
     AnswerIsNo = 8,
     Interrupted = 130,
 }

@@ -6,7 +6,7 @@ use clap::Subcommand;
 use comfy_table::{Cell, Table, presets};
 use serde::Serialize;
 
-use super::{Context, Exit, Failure, Output, print_json};
+use super::{Context, Exit, Failure, Output, print_json, rules_diff, rules_effective};
 use crate::engine::clock::Micros;
 use crate::engine::config::{self, ConfigErrors, Finding, MAX_FILE_BYTES, Severity, parse_policy};
 use crate::engine::policy::{LimitSpec, OnStoreError, Policy, Rule, RuleLimits};
@@ -18,7 +18,9 @@ use crate::output::{SCHEMA, Untrusted, finding_text};
 Examples:
   rlctl rules lint rules.toml                   errors and warnings with their places
   rlctl rules lint --deny-warnings *.toml       for CI: exit 3 on either
-  rlctl rules show rules.toml                   the rules as a table")]
+  rlctl rules show rules.toml                   the rules as a table
+  rlctl rules effective user:123 --rules rules.toml
+  rlctl rules diff rules.toml new-rules.toml    who gets more, who less")]
 pub(super) struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -28,6 +30,8 @@ pub(super) struct Args {
 enum Verb {
     Lint(LintArgs),
     Show(ShowArgs),
+    Effective(rules_effective::Args),
+    Diff(rules_diff::Args),
 }
 
 /// Check rules files: every error and warning with its place
@@ -65,6 +69,8 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     match args.verb {
         Verb::Lint(args) => lint(args, context),
         Verb::Show(args) => show(args, context),
+        Verb::Effective(args) => rules_effective::run(args, context).await,
+        Verb::Diff(args) => rules_diff::run(args, context).await,
     }
 }
 

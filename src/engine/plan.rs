@@ -150,8 +150,8 @@ impl<'a> Questions<'a> {
             self.enforced.push(all);
         }
         for applied in applying.shadow {
-            let mut alone = Question { identity, limits: Vec::new(), sources: Vec::new() };
-            alone.add(rules, applied, self.tier.as_deref(), standing, now);
+            let tier = self.tier.as_deref();
+            let alone = Question::of(rules, applied, identity, tier, standing, now);
             if !alone.limits.is_empty() {
                 self.shadow.push(alone);
             }
@@ -160,6 +160,20 @@ impl<'a> Questions<'a> {
 }
 
 impl<'a> Question<'a> {
+    /// The limits of one rule for one identity.
+    pub fn of(
+        rules: &'a Rules,
+        applied: Applied<'a>,
+        identity: &'a Identity,
+        tier: Option<&str>,
+        standing: &Standing,
+        now: Micros,
+    ) -> Question<'a> {
+        let mut question = Question { identity, limits: Vec::new(), sources: Vec::new() };
+        question.add(rules, applied, tier, standing, now);
+        question
+    }
+
     /// The limits of a rule for this identity: an override's before the tier's or the rule's own.
     fn add(
         &mut self,

@@ -156,6 +156,23 @@ impl Rules {
         applying
     }
 
+    /// Every rule that can apply to `identity` at some endpoint, in the order of the file.
+    pub fn anywhere<'a>(
+        &'a self,
+        identity: &Identity,
+        tier: Option<&str>,
+    ) -> impl Iterator<Item = Applied<'a>> {
+        let fits = move |rule: &&Rule| {
+            let by_tier = rule.tiers.is_empty()
+                || tier.is_some_and(|t| rule.tiers.iter().any(|own| own == t));
+            let by_identity =
+                rule.matches.is_empty() || rule.matches.iter().any(|p| p.matches(identity));
+            rule.enabled && rule.dimension.holds(identity) && by_tier && by_identity
+        };
+        let both = self.policy.rules.iter().zip(&self.limits);
+        both.filter(move |(rule, _)| fits(rule)).map(|(rule, limits)| Applied { rule, limits })
+    }
+
     /// A rule that insists on an identity which this request does not have.
     pub fn missing(
         &self,
