@@ -6,14 +6,17 @@
 //! compete: all of them that match apply.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
 use super::identity::{Dimension, Identity, Pattern};
 use super::policy::{Endpoint, LimitSpec, Policy, Rule, RuleLimits};
 use super::store::RuleLimit;
+
+/// Only what the policy says is put in, so that nobody outside can choose keys that collide.
+type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
 
 /// What a request is asked about, apart from who asks.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,14 +108,9 @@ impl<'a> Applied<'a> {
 
 impl Rules {
     pub fn new(policy: Arc<Policy>) -> Rules {
-        let mut dimensions: Vec<(Dimension, Index)> = Vec::new();
+        let mut dimensions: HashMap<Dimension, Index> = HashMap::default();
         for (number, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.enabled) {
-            let known = dimensions.iter().position(|(d, _)| *d == rule.dimension);
-            let at = known.unwrap_or_else(|| {
-                dimensions.push((rule.dimension.clone(), Index::default()));
-                dimensions.len() - 1
-            });
-            let index = &mut dimensions[at].1;
+            let index = dimensions.entry(rule.dimension.clone()).or_default();
             let finder = match rule {
                 Rule { shadow: true, .. } => &mut index.shadow,
                 Rule { also: true, .. } => &mut index.beside,
@@ -123,7 +121,7 @@ impl Rules {
         let limits = policy.rules.iter().map(|rule| LimitsOfRule::of(rule, &policy)).collect();
         let insists = |rule: &Rule| rule.enabled && rule.reject_missing && !rule.shadow;
         let insisting = (0..policy.rules.len()).filter(|n| insists(&policy.rules[*n])).collect();
-        Rules { policy, dimensions, limits, insisting }
+        Rules { policy, dimensions: dimensions.into_iter().collect(), limits, insisting }
     }
 
     pub fn policy(&self) -> &Arc<Policy> {

@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
 use super::super::clock::Micros;
 use super::super::identity::{Dimension, Pattern};
 use super::super::limit::{Algorithm, Limit};
@@ -72,7 +74,7 @@ fn warn_of_anonymous(policy: &Policy, span: Span, findings: &mut Findings<'_>) {
 }
 
 /// What decides, besides the request, whether a rule competes.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct Claim<'p> {
     dimension: &'p Dimension,
     endpoint: &'p Endpoint,
@@ -100,8 +102,8 @@ impl<'p> Claim<'p> {
     }
 
     /// The same for every identity.
-    fn of_everybody(self) -> Claim<'p> {
-        Claim { matches: &[], unless: &[], ..self }
+    fn of_everybody(&self) -> Claim<'p> {
+        Claim { matches: &[], unless: &[], ..self.clone() }
     }
 }
 
@@ -111,16 +113,17 @@ fn warn_of_unreachable<'p>(
     rules: impl Iterator<Item = (&'p Rule, Span)>,
     findings: &mut Findings<'_>,
 ) {
-    let mut first: HashMap<Claim<'p>, &'p str> = HashMap::new();
+    let mut first: HashMap<Claim<'p>, &'p str, RandomState> = HashMap::default();
     for (rule, span) in rules.filter(|(rule, _)| is_enforced(rule) && !rule.also) {
-        let earlier =
-            first.get(&Claim::of(rule)).or_else(|| first.get(&Claim::of(rule).of_everybody()));
-        if let Some(earlier) = earlier {
+        let claim = Claim::of(rule);
+        let narrowed = !rule.matches.is_empty() || !rule.unless.is_empty();
+        let of_everybody = narrowed.then(|| first.get(&claim.of_everybody())).flatten();
+        if let Some(earlier) = first.get(&claim).or(of_everybody) {
             let message = format!("rule `{}` never applies: `{earlier}` always wins", rule.name);
             let hint = format!("put it before `{earlier}`, or add also = true to apply both");
             findings.warn(span, message, hint);
         } else {
-            first.insert(Claim::of(rule), &rule.name);
+            first.insert(claim, &rule.name);
         }
     }
 }
