@@ -12,6 +12,7 @@ mod histories;
 mod memory;
 mod model;
 mod policy_file;
+mod registry;
 mod rules;
 mod server_clock;
 mod support;
