@@ -13,6 +13,8 @@ mod limiter;
 mod memory;
 mod model;
 mod policy_file;
+mod registry;
+mod registry_cli;
 mod rules;
 mod server_clock;
 mod support;
