@@ -13,6 +13,7 @@ mod limiter;
 mod memory;
 mod model;
 mod policy_file;
+mod registry;
 mod rules;
 mod server_clock;
 mod support;

@@ -9,6 +9,7 @@ pub mod limiter;
 pub mod plan;
 pub mod policy;
 pub mod quota_watch;
+pub mod registry;
 pub mod rules;
 pub mod store;
 pub mod units;

@@ -3,6 +3,7 @@
 mod address;
 mod health;
 mod link;
+mod registry;
 mod scripts;
 
 use redis::Value;
@@ -18,6 +19,7 @@ use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Cost};
 pub use address::{RedisAddress, RedisAddressError, without_secrets};
 pub use link::RedisOptions;
+pub use registry::RedisRegistry;
 
 /// Removed in one command: some tens of microseconds for the server.
 const KEYS_PER_UNLINK: usize = 500;

@@ -68,8 +68,13 @@ impl Script {
         text += &dispatch("carry_over", &chosen);
         text += QUOTA;
         text += rest;
-        let sha = redis::Script::new(&text).get_hash().to_string();
-        Script { text, sha }
+        Script::plain(&text)
+    }
+
+    /// A script that needs no twins.
+    pub(super) fn plain(text: &str) -> Script {
+        let sha = redis::Script::new(text).get_hash().to_string();
+        Script { text: text.into(), sha }
     }
 
     /// The check for these limits. It holds only the twins they need: a script pays for every
