@@ -10,7 +10,9 @@ use crate::support::redis::RedisServer;
 
 pub(crate) fn rlctl() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rlctl"));
-    for variable in ["RLCTL_REDIS", "RLCTL_RULES", "RLCTL_REDIS_PASSWORD_FILE", "REDISCLI_AUTH"] {
+    for variable in
+        ["RLCTL_REDIS", "RLCTL_RULES", "RLCTL_REDIS_PASSWORD_FILE", "REDISCLI_AUTH", "RLCTL_ACTOR"]
+    {
         command.env_remove(variable);
     }
     command
@@ -398,7 +400,10 @@ fn demo_needs_nothing_and_shows_the_double_at_the_turn_of_a_window() {
 
 #[test]
 fn every_help_has_examples_and_version_is_the_packages() {
-    for command in ["check", "simulate", "demo", "rules", "schema"] {
+    for command in [
+        "check", "simulate", "demo", "rules", "schema", "override", "tier", "block", "unblock",
+        "exempt", "unexempt", "events",
+    ] {
         let help = stdout(&run(&[command, "--help"]));
         assert!(help.contains("Examples:\n  "), "{command}: {help}");
     }

@@ -14,6 +14,7 @@ mod memory;
 mod model;
 mod policy_file;
 mod registry;
+mod registry_cli;
 mod rules;
 mod server_clock;
 mod support;

@@ -1,17 +1,26 @@
 //! The command line: one file per command, each with its arguments, what it does and what it
 //! prints. This file has what they share, and is the one place that prints errors.
 
+mod block;
 mod check;
 mod context;
 mod demo;
+mod events;
+mod exempt;
 mod limit_args;
+mod overrides;
 mod policy;
+mod registry_args;
 mod rules;
 mod rules_diff;
 mod rules_effective;
+mod rules_store;
 mod schema;
 mod settings;
 mod simulate;
+mod tier;
+mod unblock;
+mod unexempt;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -22,13 +31,16 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use self::settings::{ContextSettings, Settings};
 use crate::engine::clock::Micros;
+use crate::engine::registry::{Registry, RegistryError};
 use crate::engine::store::keys::Prefix;
-use crate::engine::store::redis::{RedisAddress, RedisOptions};
+use crate::engine::store::redis::{RedisAddress, RedisOptions, RedisRegistry};
 use crate::engine::store::{RedisStore, StoreError};
 use crate::output::Untrusted;
 
 /// An operator waits longer than a request does.
 const OPERATOR_DEADLINE: Micros = Micros(2 * Micros::SECOND.0);
+/// A policy has up to 8 MiB, and the line to it may be slow.
+const REGISTRY_DEADLINE: Micros = Micros(10 * Micros::SECOND.0);
 
 /// Operate and test rate limiters.
 #[derive(Debug, Parser)]
@@ -47,9 +59,11 @@ Examples:
   rlctl check user:123 --limit 10/1m --redis redis://127.0.0.1:6379
   rlctl simulate --limit 100/1m --algorithm all --trace requests.csv
   rlctl rules lint rules.toml                        what is wrong in it, and where
+  rlctl override set user:123 --rule per-user --limit 500/1m --for 2h --reason \"big import\"
+  rlctl block ip:198.51.100.0/24 --for 1h --reason \"credential stuffing\"
 
-Exit codes: 0 fine, 1 failed, 2 usage, 3 bad file, 5 cannot reach Redis, 6 refused,
-7 nothing matched, 8 the answer is no, 130 interrupted.";
+Exit codes: 0 fine, 1 failed, 2 usage, 3 bad file, 4 an expectation was not met, 5 cannot reach
+Redis, 6 refused, 7 nothing matched, 8 the answer is no, 130 interrupted.";
 
 #[derive(Debug, clap::Args)]
 struct Global {
@@ -103,6 +117,14 @@ commands! {
     Rules => rules,
     Schema => schema,
     Simulate => simulate,
+    Override => overrides,
+    Tier => tier,
+    Block => block,
+    Unblock => unblock,
+    Exempt => exempt,
+    Unexempt => unexempt,
+    Events => events,
+    RulesStore => rules_store,
 }
 
 /// How the process ends; the numbers are part of the interface.
@@ -112,6 +134,7 @@ enum Exit {
     Failed = 1,
     Usage = 2,
     BadFile = 3,
+    NotAsExpected = 4,
     Unreachable = 5,
     Refused = 6,
     NothingMatched = 7,
@@ -150,6 +173,25 @@ impl From<StoreError> for Failure {
     }
 }
 
+impl From<RegistryError> for Failure {
+    fn from(error: RegistryError) -> Failure {
+        let exit = match error {
+            RegistryError::Store(error) => return error.into(),
+            RegistryError::NoReason
+            | RegistryError::TooLong { .. }
+            | RegistryError::Control(..)
+            | RegistryError::Name { .. }
+            | RegistryError::TooMany { .. } => Exit::Usage,
+            RegistryError::Conflict { .. } => Exit::NotAsExpected,
+            RegistryError::NoVersion(_) => Exit::NothingMatched,
+            RegistryError::Contended(_)
+            | RegistryError::Unrecorded(_)
+            | RegistryError::Unreadable { .. } => Exit::Failed,
+        };
+        Failure::new(exit, error)
+    }
+}
+
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         // A reader that has seen enough is not a failure of ours: `rlctl … | head` ends quietly.
@@ -177,6 +219,8 @@ struct Context {
     quiet: bool,
     /// Whether somebody watches stderr.
     progress: bool,
+    /// Who is at work, for the audit trail.
+    actor: String,
 }
 
 impl Context {
@@ -218,6 +262,10 @@ impl Context {
             output: global.output,
             quiet: global.quiet,
             progress: !global.quiet && io::stderr().is_terminal(),
+            actor: ["RLCTL_ACTOR", "USER", "LOGNAME"]
+                .into_iter()
+                .find_map(text)
+                .unwrap_or_else(|| "unknown".into()),
         })
     }
 
@@ -263,10 +311,24 @@ impl Context {
         prefix: Prefix,
         deadline: Micros,
     ) -> Result<RedisStore, Failure> {
+        Ok(RedisStore::connect(self.options(url, deadline)?, prefix).await?)
+    }
+
+    /// What operators keep in the store; there is no use in keeping it in this process.
+    async fn registry(&self) -> Result<Registry, Failure> {
+        let Some(url) = &self.redis else {
+            return Err(Failure::usage(
+                "this is kept in a Redis; say in which one with --redis URL or RLCTL_REDIS",
+            ));
+        };
+        let options = self.options(url, REGISTRY_DEADLINE)?;
+        Ok(Registry::Redis(RedisRegistry::connect(options, self.prefix.clone()).await?))
+    }
+
+    fn options(&self, url: &str, deadline: Micros) -> Result<RedisOptions, Failure> {
         let address =
             RedisAddress::parse(url, self.redis_password.clone()).map_err(Failure::usage)?;
-        let options = RedisOptions { address, deadline, connect_timeout: OPERATOR_DEADLINE };
-        Ok(RedisStore::connect(options, prefix).await?)
+        Ok(RedisOptions { address, deadline, connect_timeout: OPERATOR_DEADLINE })
     }
 }
 
@@ -336,4 +398,14 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(cli.command.run(&context))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_fit_together() {
+        Cli::command().debug_assert();
+    }
 }
