@@ -443,6 +443,8 @@ async fn what_is_too_much_is_refused_with_the_bound() {
             rig.change("user:1", one).await;
         }
         assert!(change(limits("1/1s", None)).await.contains("at most 100"), "{}", rig.name());
+        let none = Change::SetOverride { rule: "r0".into(), limits: vec![], lasts: None };
+        assert!(change(none).await.contains("needs a limit"));
         let for_ever = Some(Micros(u64::MAX));
         let told = rig.change("user:2", tier("basic", for_ever)).await;
         assert_eq!(told.event.after["until_us"], Micros::LAST.0);
@@ -460,6 +462,29 @@ async fn a_value_that_cannot_be_read_is_named_and_left_alone() {
     let change = Change::Block { lasts: None };
     assert!(rig.registry.change(&id("user:1"), &change, &intent("r")).await.is_err());
     assert_eq!(server.command::<String>(&["GET", key]), "{\"tier\": 7}");
+}
+
+#[tokio::test]
+async fn a_change_whose_event_cannot_be_written_holds_and_can_be_made_once_more() {
+    let [_, rig] = Rig::both().await;
+    let server = rig.server.as_ref().unwrap();
+    let events = "rl1:{$policy}:events";
+    let _: () = server.command(&["SET", events, "not a stream"]);
+    let block = Change::Block { lasts: None };
+    let error = rig.registry.change(&id("user:1"), &block, &intent("r")).await.unwrap_err();
+    assert!(matches!(error, RegistryError::Unrecorded(_)), "{error:?}");
+    assert!(error.to_string().contains("the change holds"), "{error}");
+    assert!(rig.subject("user:1").await.block.is_some());
+    // A document and its event are one step: neither is written.
+    let observe = Switch::Observe(true);
+    assert!(rig.registry.set_switch(&observe, &intent("r")).await.is_err());
+    let _: () = server.command(&["DEL", events]);
+    let again = intent("r").at(NOW + HOUR);
+    let told = rig.registry.change(&id("user:1"), &block, &again).await.unwrap();
+    assert!(told.written && !told.event.before.is_null());
+    let mut listed = 0;
+    rig.registry.subjects(|_, _| listed += 1).await.unwrap();
+    assert_eq!(listed, 1);
 }
 
 #[tokio::test]
@@ -539,6 +564,14 @@ async fn a_gap_in_the_trail_makes_a_view_read_everything_again() {
     becomes_true(async || view.snapshot().switches.observe.is_none()).await;
     let blocked = async || view.subject(&who, Micros::now()).await.unwrap().block.is_some();
     becomes_true(blocked).await;
+    // What cannot be read is told, and what was known stays.
+    let _: () = server.command(&["SET", "rl1:{$policy}:lists", "[]"]);
+    let _: () = server.command(&["DEL", "rl1:{$policy}:events"]);
+    becomes_true(async || view.trouble().is_some()).await;
+    assert!(view.trouble().unwrap().to_string().contains("lists"), "{:?}", view.trouble());
+    assert!(blocked().await);
+    let _: () = server.command(&["DEL", "rl1:{$policy}:lists"]);
+    becomes_true(async || view.trouble().is_none()).await;
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The commands that work on what operators keep in the store: what they print, and how they end.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Output, Stdio};
+use std::process::{Child, Output, Stdio};
 
 use serde_json::{Value, json};
 
@@ -25,6 +25,16 @@ impl Ran {
             .unwrap_or_else(|e| panic!("{e}: {} {}", self.out, self.err));
         assert_eq!(value["schema"], "rlctl/v1");
         value
+    }
+}
+
+/// Ends with the test, however that ends.
+struct Follower(Child);
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -206,12 +216,9 @@ fn events_tell_every_change_in_order_and_go_on_with_follow() {
     let last = shell.fine("events --rows 1 -o json").json();
     assert_eq!(last["items"].as_array().unwrap().len(), 1);
     assert_eq!(last["items"][0]["subject"], "user:2");
-    let mut follower = shell
-        .command(&["events", "--follow", "--rows", "1", "-o", "json"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    let mut command = shell.command(&["events", "--follow", "--rows", "1", "-o", "json", "-q"]);
+    let mut follower = Follower(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(follower.0.stdout.take().unwrap()).lines();
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     assert_eq!(next()["subject"], "user:2");
     shell.fine("unblock user:2 --reason over");
@@ -220,8 +227,6 @@ fn events_tell_every_change_in_order_and_go_on_with_follow() {
     let _: () = shell.redis.command(&["FLUSHALL"]);
     shell.fine("tier set user:3 basic --reason new");
     assert_eq!(next()["subject"], "user:3");
-    follower.kill().unwrap();
-    follower.wait().unwrap();
 }
 
 #[test]
@@ -310,4 +315,22 @@ fn who_did_it_is_the_user_unless_another_name_is_given() {
     assert_eq!(by(&[("USER", "bob"), ("LOGNAME", "rob")]), "bob");
     assert_eq!(by(&[("LOGNAME", "rob")]), "rob");
     assert_eq!(by(&[]), "unknown");
+}
+
+#[test]
+fn a_readonly_context_is_looked_at_and_not_changed() {
+    let shell = Shell::new();
+    let folder = shell.redis.dir.path();
+    std::fs::write(folder.join(".rlctl.toml"), "[context.prod]\nreadonly = true\n").unwrap();
+    let run = |line: &str| -> Ran {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut command = shell.command(&words);
+        command.current_dir(folder).env("RLCTL_CONTEXT", "prod").output().unwrap().into()
+    };
+    let refused = run("block user:1 --for 1h --reason r");
+    assert_eq!(refused.code, 6, "{}", refused.err);
+    assert!(refused.err.contains("readonly"), "{}", refused.err);
+    assert_eq!(run("block user:1 --for 1h --reason r --dry-run").code, 0);
+    assert_eq!(run("override list").code, 0);
+    assert!(shell.redis.dump().is_empty());
 }

@@ -181,6 +181,7 @@ impl From<RegistryError> for Failure {
             | RegistryError::TooLong { .. }
             | RegistryError::Control(..)
             | RegistryError::Name { .. }
+            | RegistryError::NoLimit
             | RegistryError::TooMany { .. } => Exit::Usage,
             RegistryError::Conflict { .. } => Exit::NotAsExpected,
             RegistryError::NoVersion(_) => Exit::NothingMatched,

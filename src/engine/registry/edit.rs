@@ -142,6 +142,9 @@ impl Edit for OfSubject<'_> {
             Change::SetOverride { rule, limits, lasts } => {
                 check_name("a rule", rule)?;
                 check_count("limits of an override", limits.len(), MAX_LIMITS)?;
+                if limits.is_empty() {
+                    return Err(RegistryError::NoLimit);
+                }
                 subject.overrides.retain(|o| o.rule != *rule);
                 check_count(
                     "overrides of an identity",

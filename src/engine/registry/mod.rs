@@ -56,6 +56,8 @@ pub enum RegistryError {
         "`{name}` cannot be the name of {what}; 1 to {MAX_NAME_BYTES} of a-z, 0-9 and -, as in a rules file"
     )]
     Name { what: &'static str, name: String },
+    #[error("an override needs a limit; to let somebody pass without one, exempt them")]
+    NoLimit,
     #[error("there are too many {what}; at most {most}")]
     TooMany { what: &'static str, most: usize },
     #[error("the policy is at version {current} by now, not at {expected}; look at what changed")]
