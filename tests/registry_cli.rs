@@ -158,48 +158,58 @@ fn policies_are_published_with_versions_and_rolled_back() {
     let shell = Shell::new();
     let file = shell.redis.dir.path().join("rules.toml");
     let path = file.to_str().unwrap();
-    assert!(shell.fine("rules-store history").err.contains("no policy"));
-    std::fs::write(&file, "version = 1\n").unwrap();
-    let first = shell.fine(&format!("rules-store publish {path} --reason first"));
-    assert_eq!(
-        first.out,
-        "rules publish  version 1\n  was  nothing\n  now  version 1 (dbab12665d98)\n"
+    assert!(shell.fine("rules history").err.contains("no policy"));
+    let policy = "[[rule]]\nname = \"per-ip\"\ndimension = \"ip\"\nlimits = [\"9/1s\"]\n";
+    std::fs::write(&file, policy).unwrap();
+    let first = shell.fine(&format!("rules publish {path} --reason first"));
+    assert!(
+        first.out.starts_with("rules publish  version 1\n  was  nothing\n  now  version 1 ("),
+        "{}",
+        first.out
     );
-    std::fs::write(&file, "version = 1 # two\n").unwrap();
-    shell.fine(&format!("rules-store publish {path} --reason second --if-version 1"));
-    let late = shell.run(&format!("rules-store publish {path} --reason late --if-version 1"));
+    // Names that the policy does not have are noted, for they may be mistyped.
+    let noted = shell.fine("rules disable per-user --reason r --dry-run").err;
+    assert!(noted.contains("version 1 of the policy has no rule `per-user`"), "{noted}");
+    assert!(!shell.fine("rules disable per-ip --reason r --dry-run").err.contains("has no rule"));
+    let noted = shell.fine("tier set user:1 gold --reason r --dry-run").err;
+    assert!(noted.contains("has no tier `gold`"), "{noted}");
+    std::fs::write(&file, policy.replace('9', "8")).unwrap();
+    shell.fine(&format!("rules publish {path} --reason second --if-version 1"));
+    let late = shell.run(&format!("rules publish {path} --reason late --if-version 1"));
     assert_eq!(late.code, 4);
     assert!(late.err.contains("at version 2 by now, not at 1"), "{}", late.err);
-    shell.fine("rules-store rollback 1 --reason worse");
-    assert_eq!(shell.run("rules-store rollback 9 --reason r").code, 7);
-    let items = shell.fine("rules-store history -o json").json()["items"].clone();
+    shell.fine("rules rollback 1 --reason worse");
+    assert_eq!(shell.run("rules rollback 9 --reason r").code, 7);
+    let items = shell.fine("rules history -o json").json()["items"].clone();
     let versions: Vec<&Value> = items.as_array().unwrap().iter().map(|v| &v["version"]).collect();
     assert_eq!(versions, [3, 2, 1]);
     assert_eq!((&items[0]["hash"], &items[0]["rolled_back_to"]), (&items[2]["hash"], &json!(1)));
-    let table = shell.fine("rules-store history --rows 1").out;
+    let table = shell.fine("rules history --rows 1").out;
     assert!(table.contains("worse (the text of 1)") && !table.contains("first"), "{table}");
-    for (text, words) in
-        [(&b"\xff"[..], "not UTF-8"), (b" \n", "empty"), (&[b'x'; (8 << 20) + 1], "8 MiB")]
-    {
+    for (text, words) in [
+        (&b"\xff"[..], "not UTF-8"),
+        (b"[[rule]]\nnam = 1\n", "nam"),
+        (&[b'x'; (8 << 20) + 1], "8 MiB"),
+    ] {
         std::fs::write(&file, text).unwrap();
-        let bad = shell.run(&format!("rules-store publish {path} --reason r"));
+        let bad = shell.run(&format!("rules publish {path} --reason r"));
         assert_eq!(bad.code, 3, "{}", bad.err);
         assert!(bad.err.contains(words), "{}", bad.err);
     }
-    assert_eq!(shell.run("rules-store publish /nowhere --reason r").code, 3);
+    assert_eq!(shell.run("rules publish /nowhere --reason r").code, 3);
 }
 
 #[test]
 fn switches_take_effect_and_are_undone() {
     let shell = Shell::new();
-    let off = shell.fine("rules-store disable orders --reason incident");
+    let off = shell.fine("rules disable orders --reason incident");
     assert_eq!(off.out, "rules disable  orders\n  was  enabled\n  now  disabled\n");
-    let on = shell.fine("rules-store enable orders --reason over");
+    let on = shell.fine("rules enable orders --reason over");
     assert!(on.out.contains("was  disabled, by alice at "), "{}", on.out);
-    assert_eq!(shell.run("rules-store enable orders --reason over").code, 7);
-    assert!(shell.fine("rules-store observe on --reason x").out.contains("now  only observed"));
-    assert!(shell.fine("rules-store observe off --reason x").out.contains("now  enforced"));
-    assert_eq!(shell.run("rules-store observe maybe --reason x").code, 2);
+    assert_eq!(shell.run("rules enable orders --reason over").code, 7);
+    assert!(shell.fine("rules observe on --reason x").out.contains("now  only observed"));
+    assert!(shell.fine("rules observe off --reason x").out.contains("now  enforced"));
+    assert_eq!(shell.run("rules observe maybe --reason x").code, 2);
 }
 
 #[test]
@@ -289,8 +299,8 @@ fn a_dry_run_shows_the_change_and_makes_none() {
         "tier set user:1 basic --reason r --dry-run",
         "block 10.0.0.0/8 --for 1h --reason r --dry-run",
         "exempt user:1 --for 1h --reason r --dry-run",
-        "rules-store disable x --reason r --dry-run",
-        "rules-store observe on --reason r --dry-run",
+        "rules disable x --reason r --dry-run",
+        "rules observe on --reason r --dry-run",
     ] {
         let ran = shell.fine(line);
         assert!(ran.out.contains("  now  "), "{}", ran.out);

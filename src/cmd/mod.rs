@@ -124,7 +124,6 @@ commands! {
     Exempt => exempt,
     Unexempt => unexempt,
     Events => events,
-    RulesStore => rules_store,
 }
 
 /// How the process ends; the numbers are part of the interface.

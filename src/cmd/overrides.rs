@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
-use super::registry_args::{Holds, WriteArgs, limits};
+use super::registry_args::{Holds, WriteArgs, change_identity, limits};
 use super::{Context, Exit, Failure, Output, print_json};
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Quota};
@@ -88,10 +88,10 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
             let limits = args.limits()?;
             let Holds(lasts) = args.holds;
             let change = Change::SetOverride { rule: args.rule, limits, lasts };
-            make(&args.identity, change, &args.write, context).await
+            change_identity(&args.identity, &change, &args.write, context).await
         }
         Verb::Rm { identity, rule, write } => {
-            make(&identity, Change::ClearOverride { rule }, &write, context).await
+            change_identity(&identity, &Change::ClearOverride { rule }, &write, context).await
         }
         Verb::List { identity } => list(identity, context).await,
     }
@@ -105,17 +105,6 @@ impl SetArgs {
         };
         self.limits.iter().map(one).collect()
     }
-}
-
-async fn make(
-    identity: &Identity,
-    change: Change,
-    write: &WriteArgs,
-    context: &Context,
-) -> Result<Exit, Failure> {
-    let intent = write.intent(context)?;
-    let outcome = context.registry().await?.change(identity, &change, &intent).await?;
-    write.report(context, &outcome)
 }
 
 async fn list(identity: Option<Identity>, context: &Context) -> Result<Exit, Failure> {

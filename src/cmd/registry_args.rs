@@ -11,9 +11,10 @@ use serde_json::Value;
 
 use super::{Context, Exit, Failure, Output, print_json};
 use crate::engine::clock::Micros;
+use crate::engine::config::parse_policy;
 use crate::engine::identity::{Identity, IdentityError, Pattern};
 use crate::engine::registry::{
-    Change, Event, Intent, Lasts, ListChange, Outcome, Override, OverrideLimit, Terms,
+    Change, Event, Intent, Lasts, ListChange, Outcome, Override, OverrideLimit, Registry, Terms,
 };
 use crate::engine::units;
 use crate::output::{SCHEMA, Untrusted, moment};
@@ -138,6 +139,26 @@ pub(super) enum TargetError {
     TooFine(IpNet),
 }
 
+/// Makes a change to one identity, and tells it.
+pub(super) async fn change_identity(
+    identity: &Identity,
+    change: &Change,
+    write: &WriteArgs,
+    context: &Context,
+) -> Result<Exit, Failure> {
+    let intent = write.intent(context)?;
+    let registry = context.registry().await?;
+    let outcome = registry.change(identity, change, &intent).await?;
+    match change {
+        Change::SetTier { tier, .. } => note_unknown(context, &registry, Named::Tier(tier)).await?,
+        Change::SetOverride { rule, .. } => {
+            note_unknown(context, &registry, Named::Rule(rule)).await?;
+        }
+        _ => {}
+    }
+    write.report(context, &outcome)
+}
+
 /// Makes a change to one identity, or the same to a pattern, and tells it.
 pub(super) async fn change_target(
     target: &Target,
@@ -146,13 +167,42 @@ pub(super) async fn change_target(
     of_one: Change,
     of_many: impl FnOnce(Pattern) -> ListChange,
 ) -> Result<Exit, Failure> {
-    let intent = write.intent(context)?;
-    let registry = context.registry().await?;
-    let outcome = match target {
-        Target::One(identity) => registry.change(identity, &of_one, &intent).await?,
-        Target::Many(pattern) => registry.change_lists(&of_many(pattern.clone()), &intent).await?,
+    let pattern = match target {
+        Target::One(identity) => return change_identity(identity, &of_one, write, context).await,
+        Target::Many(pattern) => pattern.clone(),
     };
+    let intent = write.intent(context)?;
+    let outcome = context.registry().await?.change_lists(&of_many(pattern), &intent).await?;
     write.report(context, &outcome)
+}
+
+/// A name that is about to be used, and what for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Named<'a> {
+    Rule(&'a str),
+    Tier(&'a str),
+}
+
+/// Notes a name that the published policy does not have. Only a note: gateways may work by a file
+/// of their own, and a policy may be published later.
+pub(super) async fn note_unknown(
+    context: &Context,
+    registry: &Registry,
+    named: Named<'_>,
+) -> Result<(), Failure> {
+    let Some(published) = registry.current().await? else { return Ok(()) };
+    let Ok((policy, _)) = parse_policy("published", &published.text, published.version.at) else {
+        return Ok(());
+    };
+    let (what, name, is_known) = match named {
+        Named::Rule(name) => ("rule", name, policy.rule(name).is_some()),
+        Named::Tier(name) => ("tier", name, policy.tier(name).is_some()),
+    };
+    if !is_known {
+        let (number, name) = (published.version.version, Untrusted(name));
+        context.note(format!("version {number} of the policy has no {what} `{name}`"));
+    }
+    Ok(())
 }
 
 /// What an event is about, before or after it, in words.

@@ -1,4 +1,5 @@
-//! `rlctl rules`: what a rules file says, and what is wrong with it.
+//! `rlctl rules`: what a rules file says, and what is wrong with it. What is done with a policy in
+//! the store is in `rules_store`.
 
 use std::io::{self, Read, Write};
 
@@ -6,13 +7,14 @@ use clap::Subcommand;
 use comfy_table::{Cell, Table, presets};
 use serde::Serialize;
 
+use super::rules_store::StoreVerb;
 use super::{Context, Exit, Failure, Output, print_json, rules_diff, rules_effective};
 use crate::engine::clock::Micros;
 use crate::engine::config::{self, ConfigErrors, Finding, MAX_FILE_BYTES, Severity, parse_policy};
 use crate::engine::policy::{LimitSpec, OnStoreError, Policy, Rule, RuleLimits};
 use crate::output::{SCHEMA, Untrusted, finding_text};
 
-/// Check and show rules files
+/// Check and show rules files, publish them, and switch rules off and on
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -20,7 +22,11 @@ Examples:
   rlctl rules lint --deny-warnings *.toml       for CI: exit 3 on either
   rlctl rules show rules.toml                   the rules as a table
   rlctl rules effective user:123 --rules rules.toml
-  rlctl rules diff rules.toml new-rules.toml    who gets more, who less")]
+  rlctl rules diff rules.toml new-rules.toml    who gets more, who less
+  rlctl rules publish rules.toml --reason \"premium gets 2000/s\"
+  rlctl rules rollback 7 --reason \"8 was wrong\"
+  rlctl rules disable orders-write --reason \"incident 12\"
+  rlctl rules observe on --reason \"429s for everybody\"")]
 pub(super) struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -32,6 +38,8 @@ enum Verb {
     Show(ShowArgs),
     Effective(rules_effective::Args),
     Diff(rules_diff::Args),
+    #[command(flatten)]
+    Store(StoreVerb),
 }
 
 /// Check rules files: every error and warning with its place
@@ -71,6 +79,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
         Verb::Show(args) => show(args, context),
         Verb::Effective(args) => rules_effective::run(args, context).await,
         Verb::Diff(args) => rules_diff::run(args, context).await,
+        Verb::Store(verb) => verb.run(context).await,
     }
 }
 
@@ -140,6 +149,11 @@ fn in_words(outcome: &Reading) -> String {
 
 /// Reads a rules file; the outer error is a file that cannot be read at all.
 pub(super) fn read_rules(file: &str) -> Result<Reading, Failure> {
+    Ok(read_text(file)?.and_then(|text| parse_policy(file, &text, Micros::now())))
+}
+
+/// The text of a rules file, never more of it than is allowed.
+pub(super) fn read_text(file: &str) -> Result<Result<String, ConfigErrors>, Failure> {
     let cannot =
         |error: io::Error| Failure::new(Exit::BadFile, format!("{file}: cannot open: {error}"));
     let mut bytes = Vec::new();
@@ -157,7 +171,7 @@ pub(super) fn read_rules(file: &str) -> Result<Reading, Failure> {
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Ok(Err(config::too_large(file, None)));
     }
-    Ok(config::text_of(file, &bytes).and_then(|text| parse_policy(file, text, Micros::now())))
+    Ok(config::text_of(file, &bytes).map(String::from))
 }
 
 #[derive(Serialize)]

@@ -1,32 +1,17 @@
 //! `rlctl rules publish|history|rollback|enable|disable|observe`: the policy in the store.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
-use super::registry_args::WriteArgs;
+use super::registry_args::{Named, WriteArgs, note_unknown};
+use super::rules::{Reading, print_findings, read_text};
 use super::{Context, Exit, Failure, Output, print_json};
-use crate::engine::registry::{KEPT_VERSIONS, MAX_POLICY_BYTES, Switch, Version};
+use crate::engine::clock::Micros;
+use crate::engine::config::parse_policy;
+use crate::engine::registry::{KEPT_VERSIONS, Switch, Version};
 use crate::output::{SCHEMA, Untrusted, moment};
-
-/// Versions and switches of the policy in the store
-#[derive(Debug, clap::Args)]
-#[command(
-    hide = true,
-    after_help = "\
-Examples:
-  rlctl rules-store publish rules.toml --reason \"premium gets 2000/s\"
-  rlctl rules-store history
-  rlctl rules-store rollback 7 --reason \"8 was wrong\"
-  rlctl rules-store disable orders-write --reason \"incident 12\"
-  rlctl rules-store observe on --reason \"429s for everybody\""
-)]
-pub(super) struct Args {
-    #[command(subcommand)]
-    verb: StoreVerb,
-}
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum StoreVerb {
@@ -87,16 +72,12 @@ struct Report<'a> {
     items: &'a [Version],
 }
 
-pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
-    args.verb.run(context).await
-}
-
 impl StoreVerb {
     pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
         match self {
             StoreVerb::Publish { file, if_version, write } => {
                 let intent = write.intent(context)?;
-                let text = read_policy(&file)?;
+                let text = read_policy(&file, context)?;
                 let registry = context.registry().await?;
                 let new = registry.publish(&text, if_version, &intent).await?;
                 write.report(context, &new.outcome)
@@ -125,28 +106,28 @@ impl StoreVerb {
 
 async fn switch(switch: Switch, write: &WriteArgs, context: &Context) -> Result<Exit, Failure> {
     let intent = write.intent(context)?;
-    let outcome = context.registry().await?.set_switch(&switch, &intent).await?;
+    let registry = context.registry().await?;
+    let outcome = registry.set_switch(&switch, &intent).await?;
+    if let Switch::Disable { rule } = &switch {
+        note_unknown(context, &registry, Named::Rule(rule)).await?;
+    }
     write.report(context, &outcome)
 }
 
-/// Never reads more than it may keep.
-fn read_policy(path: &str) -> Result<String, Failure> {
-    let bad = |why: String| Failure::new(Exit::BadFile, format!("{}: {why}", Untrusted(path)));
-    let source: Box<dyn Read> = match path {
-        "-" => Box::new(io::stdin()),
-        path => Box::new(File::open(path).map_err(|e| bad(format!("cannot open it: {e}")))?),
-    };
-    let mut bytes = Vec::new();
-    let read = source.take(MAX_POLICY_BYTES as u64 + 1).read_to_end(&mut bytes);
-    read.map_err(|e| bad(format!("cannot read it: {e}")))?;
-    if bytes.len() > MAX_POLICY_BYTES {
-        return Err(bad("it is too large for a policy; at most 8 MiB".into()));
+/// The text of a rules file that can be used; what is wrong with it is told on stderr.
+fn read_policy(file: &str, context: &Context) -> Result<String, Failure> {
+    let text = read_text(file)?;
+    let outcome: Reading = text.clone().and_then(|text| parse_policy(file, &text, Micros::now()));
+    if outcome.is_err() || !context.quiet {
+        print_findings(&outcome)?;
     }
-    let text = String::from_utf8(bytes).map_err(|_| bad("it is not UTF-8 text".into()))?;
-    if text.trim().is_empty() {
-        return Err(bad("it is empty; to enforce nothing, type rlctl rules observe on".into()));
+    match (text, outcome) {
+        (Ok(text), Ok(_)) => Ok(text),
+        _ => Err(Failure::new(
+            Exit::BadFile,
+            format!("{} cannot be used, so nothing was published", Untrusted(file)),
+        )),
     }
-    Ok(text)
 }
 
 fn print_history(versions: &[Version], context: &Context) -> Result<Exit, Failure> {

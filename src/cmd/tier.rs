@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::registry_args::{Holds, WriteArgs, until};
+use super::registry_args::{Holds, WriteArgs, change_identity, until};
 use super::{Context, Exit, Failure, Output, print_json};
 use crate::engine::identity::Identity;
 use crate::engine::registry::Change;
@@ -63,22 +63,13 @@ struct Report<'a> {
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
     match args.verb {
         Verb::Set { identity, tier, holds: Holds(lasts), write } => {
-            change(&identity, Change::SetTier { tier, lasts }, &write, context).await
+            change_identity(&identity, &Change::SetTier { tier, lasts }, &write, context).await
         }
-        Verb::Rm { identity, write } => change(&identity, Change::ClearTier, &write, context).await,
+        Verb::Rm { identity, write } => {
+            change_identity(&identity, &Change::ClearTier, &write, context).await
+        }
         Verb::Get { identity } => get(&identity, context).await,
     }
-}
-
-async fn change(
-    identity: &Identity,
-    change: Change,
-    write: &WriteArgs,
-    context: &Context,
-) -> Result<Exit, Failure> {
-    let intent = write.intent(context)?;
-    let outcome = context.registry().await?.change(identity, &change, &intent).await?;
-    write.report(context, &outcome)
 }
 
 async fn get(identity: &Identity, context: &Context) -> Result<Exit, Failure> {
