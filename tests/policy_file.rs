@@ -10,6 +10,7 @@ use rlctl::engine::clock::Micros;
 use rlctl::engine::config::{Finding, known_keys, parse_policy};
 use rlctl::engine::limit::Algorithm;
 use rlctl::engine::policy::{Endpoint, OnChange, OnStoreError, Policy, RuleLimits};
+use rlctl::output::finding_text;
 use serde_json::Value;
 
 use crate::cli::rlctl;
@@ -238,7 +239,7 @@ const NOT_JSON: [Wrong; 14] = [
     ("{\"a\": \"\\x\"}", "1:8", "unknown escape", "\\uXXXX"),
     ("{\"a\": \"\\ud800\"}", "1:8", "unknown escape", "\\uXXXX"),
     ("{\"version\": 1,\n \"version\": 1}", "2:2", "`version` is given twice", "r.toml:1:2"),
-    ("{\"version\": null}", "1:13", "found null", "version = 1"),
+    ("{\"version\": null}", "1:13", "found null", "\"version\": 1"),
     (
         "{\"rule\": [{\"name\": \"a\", \"dimension\": \"usr\", \"limits\": [\"1/1s\"]}]}",
         "1:38",
@@ -487,6 +488,40 @@ fn the_shipped_example_is_clean() {
     let per_second = |tier: &str| policy.tier(tier).expect("a tier").limits[0].limit.requests();
     let tiers = ["free", "basic", "premium", "enterprise"].map(per_second);
     assert_eq!(tiers, [10, 100, 1_000, 10_000]);
+}
+
+/// Valid files with bytes changed, taken away and doubled: refused or not, never a crash, and every
+/// finding can be shown.
+#[test]
+fn no_damage_to_a_file_crashes_the_reader() {
+    let mut seed = 42u64;
+    let mut below = |n: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % n
+    };
+    let strange = "\" \\ [ ] { } → \u{1b} \n = # \"\"\" \0 \\u12 [[ . é 0x 1e9".split(' ');
+    let strange: Vec<&str> = strange.collect();
+    for round in 0..6_000 {
+        let mut text = if round % 2 == 0 { SAMPLE } else { SAMPLE_AS_JSON }.to_owned();
+        for _ in 0..=below(3) {
+            let mut at = below(text.len());
+            while !text.is_char_boundary(at) {
+                at -= 1;
+            }
+            match below(5) {
+                0 | 1 => drop(text.remove(at)),
+                2 | 3 => text.insert_str(at, strange[below(strange.len())]),
+                _ => text.truncate(at.max(1)),
+            }
+        }
+        match parse_policy("r", &text, NOW) {
+            Ok((_, warnings)) => warnings.iter().for_each(|w| drop(finding_text(w))),
+            Err(errors) => {
+                assert!(!errors.errors.is_empty());
+                errors.errors.iter().for_each(|e| assert!(finding_text(e).contains("error: ")));
+            }
+        }
+    }
 }
 
 /// A valid file, and words of the one warning it gets.

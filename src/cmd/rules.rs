@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Context, Exit, Failure, Output, print_json};
 use crate::engine::clock::Micros;
-use crate::engine::config::{self, ConfigErrors, Finding, MAX_FILE_BYTES, Severity, parse_policy};
+use crate::engine::config::{self, ConfigErrors, Finding, MAX_FILE_BYTES, parse_policy};
 use crate::engine::policy::{LimitSpec, OnStoreError, Policy, Rule, RuleLimits};
 use crate::output::{SCHEMA, Untrusted, finding_text};
 
@@ -121,12 +121,14 @@ fn in_words(outcome: &Reading) -> String {
     };
     match outcome {
         Ok((policy, warnings)) => {
-            let parts = [
-                count(policy.rules.len(), "rule"),
-                count(policy.tiers.len(), "tier"),
-                if warnings.is_empty() { "fine".into() } else { count(warnings.len(), "warning") },
-            ];
-            parts.join(", ")
+            let tiers = Some(policy.tiers.len()).filter(|n| *n > 0);
+            let verdict = match warnings.len() {
+                0 => "fine".into(),
+                n => count(n, "warning"),
+            };
+            let rules = Some(count(policy.rules.len(), "rule"));
+            let parts = [rules, tiers.map(|n| count(n, "tier")), Some(verdict)];
+            parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
         }
         Err(found) => count(found.errors.len() + found.more, "error"),
     }
@@ -195,7 +197,6 @@ fn show(args: ShowArgs, context: &Context) -> Result<Exit, Failure> {
         print_findings(&outcome)?;
         return Ok(Exit::BadFile);
     };
-    debug_assert!(warnings.iter().all(|finding| finding.severity == Severity::Warning));
     if !warnings.is_empty() {
         let count = warnings.len();
         context
@@ -212,7 +213,7 @@ fn show(args: ShowArgs, context: &Context) -> Result<Exit, Failure> {
                 .collect(),
             items: policy.rules.iter().map(RuleItem::of).collect(),
         })?,
-        Output::Table => writeln!(io::stdout(), "{}", table_of(policy))?,
+        Output::Table => writeln!(io::stdout(), "{}", table_of(policy).trim_fmt())?,
     }
     Ok(Exit::Fine)
 }
