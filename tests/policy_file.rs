@@ -314,6 +314,12 @@ fn all_errors_are_told_at_once_in_the_order_of_the_file() {
     let many = "[[rule]]\n".repeat(1_000);
     let errors = parse_policy("r.toml", &many, NOW).unwrap_err();
     assert_eq!((errors.errors.len(), errors.more), (200, 2_800));
+    let warned: String = (0..300)
+        .map(|n| format!("[[rule]]\nname=\"{n}\"\ndimension=\"ip\"\nlimits=[\"1/1s\"]\nsplit=2\n"))
+        .collect();
+    let (_, warnings) = accepted(&warned);
+    assert_eq!(warnings.len(), 201);
+    assert_eq!(warnings[200].message, "there are 399 more warnings");
 }
 
 #[test]
@@ -645,6 +651,9 @@ fn show_reads_the_file_of_the_flag_or_the_environment() {
     let none = show(&[]);
     assert_eq!(none.status.code(), Some(2));
     assert!(told(&none).contains("--rules FILE or RLCTL_RULES"), "{}", told(&none));
+    let store = show(&["--rules", "store"]);
+    assert_eq!(store.status.code(), Some(2));
+    assert!(told(&store).contains("not from the store"), "{}", told(&store));
     let by_flag = show(&["--rules", file.to_str().expect("UTF-8"), "-o", "json"]);
     let by_environment = rlctl()
         .args(["rules", "show", "-o", "json"])

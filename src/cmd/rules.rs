@@ -1,16 +1,16 @@
 //! `rlctl rules`: what a rules file says, and what is wrong with it.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 
 use clap::Subcommand;
 use comfy_table::{Cell, Table, presets};
 use serde::Serialize;
 
+use super::rules_file::{self, Reading, findings_of, print_findings};
 use super::{Context, Exit, Failure, Output, print_json};
-use crate::engine::clock::Micros;
-use crate::engine::config::{self, ConfigErrors, Finding, MAX_FILE_BYTES, parse_policy};
+use crate::engine::config::Finding;
 use crate::engine::policy::{LimitSpec, OnStoreError, Policy, Rule, RuleLimits};
-use crate::output::{SCHEMA, Untrusted, finding_text};
+use crate::output::{SCHEMA, Untrusted};
 
 /// Check and show rules files
 #[derive(Debug, clap::Args)]
@@ -68,12 +68,9 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     }
 }
 
-/// A rules file that can be used, and what to warn of.
-type Reading = Result<(Policy, Vec<Finding>), ConfigErrors>;
-
 fn lint(args: LintArgs, context: &Context) -> Result<Exit, Failure> {
     let files = if args.files.is_empty() { vec![context.rules_file(None)?] } else { args.files };
-    let read = files.iter().map(|file| read_rules(file)).collect::<Result<Vec<_>, _>>()?;
+    let read = files.iter().map(|file| rules_file::read(file)).collect::<Result<Vec<_>, _>>()?;
     let (mut errors, mut warnings) = (0, 0);
     for outcome in &read {
         match outcome {
@@ -90,28 +87,13 @@ fn lint(args: LintArgs, context: &Context) -> Result<Exit, Failure> {
         })?,
         Output::Table => {
             for (file, outcome) in files.iter().zip(&read) {
-                print_findings(outcome)?;
+                print_findings(outcome);
                 writeln!(io::stdout(), "{}: {}", Untrusted(file), in_words(outcome))?;
             }
         }
     }
     let refused = errors > 0 || args.deny_warnings && warnings > 0;
     Ok(if refused { Exit::BadFile } else { Exit::Fine })
-}
-
-fn findings_of(outcome: &Reading) -> &[Finding] {
-    match outcome {
-        Ok((_, warnings)) => warnings,
-        Err(errors) => &errors.errors,
-    }
-}
-
-fn print_findings(outcome: &Reading) -> Result<(), Failure> {
-    let mut text: String = findings_of(outcome).iter().map(finding_text).collect();
-    if let Err(ConfigErrors { more: more @ 1.., .. }) = outcome {
-        text += &format!("… and {more} more\n");
-    }
-    Ok(io::stderr().write_all(text.as_bytes())?)
 }
 
 fn in_words(outcome: &Reading) -> String {
@@ -132,28 +114,6 @@ fn in_words(outcome: &Reading) -> String {
         }
         Err(found) => count(found.errors.len() + found.more, "error"),
     }
-}
-
-/// Reads a rules file; the outer error is a file that cannot be read at all.
-fn read_rules(file: &str) -> Result<Reading, Failure> {
-    let cannot =
-        |error: io::Error| Failure::new(Exit::BadFile, format!("{file}: cannot open: {error}"));
-    let mut bytes = Vec::new();
-    // One byte more than allowed tells that there is more, also of a pipe or a device.
-    if file == "-" {
-        io::stdin().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
-    } else {
-        let open = std::fs::File::open(file).map_err(cannot)?;
-        let size = open.metadata().map_err(cannot)?.len();
-        if size > MAX_FILE_BYTES {
-            return Ok(Err(config::too_large(file, Some(size))));
-        }
-        open.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
-    }
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Ok(Err(config::too_large(file, None)));
-    }
-    Ok(config::text_of(file, &bytes).and_then(|text| parse_policy(file, text, Micros::now())))
 }
 
 #[derive(Serialize)]
@@ -192,11 +152,7 @@ impl<'a> Item<'a> {
 
 fn show(args: ShowArgs, context: &Context) -> Result<Exit, Failure> {
     let file = context.rules_file(args.file)?;
-    let outcome = read_rules(&file)?;
-    let Ok((policy, warnings)) = &outcome else {
-        print_findings(&outcome)?;
-        return Ok(Exit::BadFile);
-    };
+    let (policy, warnings) = &rules_file::load(&file)?;
     if !warnings.is_empty() {
         let count = warnings.len();
         context

@@ -301,6 +301,11 @@ impl<'t> Findings<'t> {
     pub(super) fn result<T>(mut self, built: T) -> Result<(T, Vec<Finding>), ConfigErrors> {
         self.found.sort_by_key(|f| (f.place.line, f.place.column));
         if self.errors == 0 {
+            if let more @ 1.. = self.warnings.saturating_sub(MAX_FINDINGS) {
+                let end = Span { start: self.source.text.len(), end: self.source.text.len() };
+                let message = format!("there are {more} more warnings");
+                self.add(Severity::Warning, end, message, "mend the first, then look again".into());
+            }
             return Ok((built, self.found));
         }
         self.found.retain(|finding| finding.severity == Severity::Error);
