@@ -21,7 +21,7 @@ const CHARS_AFTER: usize = 40;
 const CHARS_OF_MESSAGE: usize = 300;
 
 /// Distance of the anchors from which places are counted: a file may be one long line.
-const ANCHOR_EVERY: usize = 1024;
+const ANCHOR_EVERY: usize = 128;
 
 /// From where to where, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
