@@ -1,9 +1,15 @@
 //! rlctl: one binary with which people operate and test rate limiters.
 //!
-//! A module may name only modules below it in this list; tests/tidy.rs holds that.
+//! A module may name only modules to its right: `cmd → sim → traffic → output → engine`;
+//! tests/tidy.rs holds that.
 
-pub mod cmd; // one file per command: arguments, run, printing
+/// One file per command: arguments, run, printing.
+pub mod cmd;
+/// Limits, algorithms, policies, stores: what a decision is.
 pub mod engine;
-pub mod output; // tables, JSON, escaping of untrusted text
-pub mod sim; // traffic × limits in virtual time
-pub mod traffic; // what arrives when, and for whom // limits, algorithms, stores: what a decision is
+/// Words and numbers for people, escaping of untrusted text.
+pub mod output;
+/// Traffic against limits in virtual time.
+pub mod sim;
+/// What arrives when, and for whom.
+pub mod traffic;

@@ -10,7 +10,9 @@ use crate::support::redis::RedisServer;
 
 pub(crate) fn rlctl() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rlctl"));
-    for variable in ["RLCTL_REDIS", "RLCTL_RULES", "RLCTL_REDIS_PASSWORD_FILE", "REDISCLI_AUTH"] {
+    for variable in
+        ["RLCTL_REDIS", "RLCTL_RULES", "RLCTL_REDIS_PASSWORD_FILE", "REDISCLI_AUTH", "RLCTL_ACTOR"]
+    {
         command.env_remove(variable);
     }
     command
@@ -92,6 +94,9 @@ fn bad_arguments_end_with_2_and_say_what_to_write() {
             "standalone",
         ),
         (vec!["simulate", "--limit", "10/1m"], "--trace"),
+        (vec!["check", "user:1", "--limit", "\u{1b}]0;owned\u{7}"], "is not a limit"),
+        (vec!["\u{1b}[2Jfrob"], "unrecognized subcommand"),
+        (vec!["demo", "\u{202e}x"], "u{202e}"),
     ] {
         let output = run(&arguments);
         let told = stderr(&output);
@@ -395,9 +400,70 @@ fn demo_needs_nothing_and_shows_the_double_at_the_turn_of_a_window() {
 
 #[test]
 fn every_help_has_examples_and_version_is_the_packages() {
-    for command in ["check", "simulate", "demo", "rules", "schema"] {
+    for command in [
+        "check", "simulate", "demo", "rules", "schema", "override", "tier", "block", "unblock",
+        "exempt", "unexempt", "events",
+    ] {
         let help = stdout(&run(&[command, "--help"]));
         assert!(help.contains("Examples:\n  "), "{command}: {help}");
     }
     assert_eq!(stdout(&run(&["--version"])), concat!("rlctl ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interruption_is_heard_even_while_waiting_for_input() {
+    let redis = RedisServer::start();
+    for store in ["memory", &redis.url()] {
+        for signal in ["-INT", "-TERM"] {
+            let mut child = rlctl()
+                .args(["simulate", "--limit", "1/1s", "--trace", "-", "--store", store])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("rlctl runs");
+            let mut input = child.stdin.take().expect("a pipe");
+            let mut lines = String::from("t_us,key,cost\n");
+            (0..300).for_each(|n| lines += &format!("{n},user:{n},1\n"));
+            input.write_all(lines.as_bytes()).expect("rlctl reads");
+            // Long enough to have decided the first batch; the rest of the input never comes.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            let kill = Command::new("kill").args([signal, &child.id().to_string()]).status();
+            assert!(kill.expect("kill runs").success());
+            let output = child.wait_with_output().expect("rlctl ends");
+            drop(input);
+            assert_eq!(output.status.code(), Some(130), "{store} {signal}");
+            assert!(
+                stdout(&output).starts_with("interrupted after 256 requests"),
+                "{}",
+                stdout(&output)
+            );
+        }
+    }
+    assert!(redis.dump().is_empty());
+}
+
+#[test]
+fn a_broken_trace_is_summed_up_to_where_it_breaks() {
+    let output = run_with_input(
+        &["simulate", "--limit", "1/1s", "--trace", "-"],
+        "t_us,key,cost\n1,a,1\nx\n",
+    );
+    assert_eq!(output.status.code(), Some(3));
+    assert!(stdout(&output).starts_with("1 requests of 1 keys"), "{}", stdout(&output));
+}
+
+#[test]
+fn a_named_redis_is_used_and_a_trace_is_not_overwritten() {
+    let output = run_with_input(
+        &["simulate", "--limit", "1/1s", "--trace", "-", "--redis", "redis://127.0.0.1:1"],
+        TRACE,
+    );
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    let trace = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(trace.path(), TRACE).expect("writes");
+    let path = trace.path().to_str().expect("UTF-8");
+    let output = run(&["simulate", "--limit", "1/1s", "--trace", path, "--decisions", path]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert_eq!(std::fs::read_to_string(path).expect("text"), TRACE);
 }

@@ -1,5 +1,6 @@
 //! Redis under load while things go wrong with it: real servers, real signals, real processes.
 
+use std::future::Future;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use rlctl::engine::store::{Check, RedisStore, RuleLimit, StoreError};
 
 use crate::support::redis::{RedisServer, connect_to};
 use crate::support::stalls::Stalls;
-use crate::support::{cost, id, named, several};
+use crate::support::{cost, id, named, one, several};
 
 const DEADLINE: Micros = Micros(50_000);
 const CONNECT: Micros = Micros(250_000);
@@ -354,4 +355,26 @@ async fn more_callers_than_may_wait_are_told_at_once() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
     assert!(used <= 1_000, "{used} were sent although nobody waited for them");
+}
+
+#[tokio::test]
+async fn callers_who_go_away_cost_the_others_nothing() {
+    let server = RedisServer::start();
+    let store = server.store().await;
+    let limits = one(Algorithm::Gcra, "1000000/1d");
+    let identity = id("user:1");
+    let check =
+        Check { identity: &identity, limits: &limits, cost: cost(1), idempotency: None, at: None };
+    for round in 0..500 {
+        // Polled once, so that it is queued, and dropped before anybody could answer.
+        let mut gone = Box::pin(store.check(&check));
+        let polled =
+            std::future::poll_fn(|cx| std::task::Poll::Ready(gone.as_mut().poll(cx).is_ready()))
+                .await;
+        drop(gone);
+        assert!(!polled, "round {round}: it cannot have been answered yet");
+        if round % 10 == 0 {
+            store.check(&check).await.unwrap_or_else(|e| panic!("round {round}: {e}"));
+        }
+    }
 }

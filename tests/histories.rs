@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use rlctl::engine::clock::Micros;
-use rlctl::engine::limit::Algorithm;
+use rlctl::engine::limit::{Algorithm, OnChange};
 use rlctl::engine::store::{Answer, Charge, Check, Idempotency, RuleLimit, Settlement};
 
 use crate::support::rng::Rng;
@@ -33,7 +33,10 @@ fn change(rules: &mut [Vec<Arc<RuleLimit>>; 3], rng: &mut Rng) {
         algorithm = present;
     }
     let name = rules[rule][index].rule().to_string();
-    rules[rule][index] = Arc::new(RuleLimit::new(&name, index as u8, limit(algorithm, quota)));
+    let limit = RuleLimit::new(&name, index as u8, limit(algorithm, quota));
+    let on_change = *rng.pick(&[OnChange::Keep, OnChange::Keep, OnChange::Scale, OnChange::Reset]);
+    rules[rule][index] =
+        Arc::new(limit.with_weight(cost(1 + rng.below(3))).with_on_change(on_change));
 }
 
 /// Everything an answer says but the random name of its charge.
@@ -68,7 +71,7 @@ async fn lives_alike(seed: u64) {
             3..20 => now,
             _ => now + rng.scale(700_000),
         };
-        if rng.chance(3) {
+        if rng.chance(5) {
             change(&mut rules, &mut rng);
         }
         if rng.chance(25) && !charges.is_empty() {
@@ -147,10 +150,4 @@ async fn memory_and_redis_live_alike_once_more() {
 #[tokio::test]
 async fn memory_and_redis_live_alike_a_third_time() {
     lives_alike(3).await;
-}
-#[tokio::test]
-async fn explore() {
-    for s in 100..150 {
-        lives_alike(s).await;
-    }
 }

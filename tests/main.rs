@@ -1,15 +1,20 @@
 //! All integration tests in one binary: one link step, one process.
 
 mod bounds;
+mod changes;
 mod cli;
 mod connect;
+mod context;
 mod contract;
 mod docs;
 mod faults;
 mod histories;
+mod limiter;
 mod memory;
 mod model;
 mod policy_file;
+mod registry;
+mod registry_cli;
 mod rules;
 mod server_clock;
 mod support;

@@ -221,14 +221,26 @@ fn limits_are_the_rules_own_or_those_of_the_tier() {
 }
 
 #[test]
-fn only_enforced_rules_can_require_an_identity() {
-    let rules = user_rules(&[
-        ("needed", "missing = \"reject\""),
+fn only_enforced_rules_can_require_an_identity_and_only_where_they_apply() {
+    let missing = |rules: &[(&str, &str)], path: &str, method: &str| {
+        let target = Target { path: Some(path), method: Some(method) };
+        let rules = user_rules(rules);
+        rules.missing(&[identity("ip:192.0.2.1")], None, target).map(|rule| rule.name.clone())
+    };
+    let needed =
+        [("needed", "missing = \"reject\"\nendpoint = \"/admin/*\"\nmethods = [\"POST\"]")];
+    assert_eq!(missing(&needed, "/admin/x", "POST"), Some("needed".into()));
+    assert_eq!(missing(&needed, "/admin", "POST"), Some("needed".into()));
+    assert_eq!(missing(&needed, "/admin/x", "GET"), None);
+    assert_eq!(missing(&needed, "/else", "POST"), None);
+    let others = [
         ("off", "missing = \"reject\"\nenabled = false"),
         ("shadow", "missing = \"reject\"\nshadow = true"),
         ("allow", "missing = \"allow\""),
-    ]);
-    assert_eq!(rules.required().map(|rule| rule.name.as_str()).collect::<Vec<_>>(), ["needed"]);
+        ("segments", "missing = \"reject\"\nendpoint = \"/u/{id}/x\""),
+    ];
+    assert_eq!(missing(&others, "/u/1/y", "GET"), None);
+    assert_eq!(missing(&others, "/u/1/x", "GET"), Some("segments".into()));
 }
 
 #[test]

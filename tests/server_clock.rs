@@ -6,7 +6,8 @@ use std::time::Duration;
 use rlctl::engine::limit::{Algorithm, Decision};
 use rlctl::engine::store::{Check, RuleLimit, Settlement};
 
-use crate::support::{Rig, cost, id, named, several};
+use crate::support::redis::RedisServer;
+use crate::support::{Rig, cost, id, named, one, several};
 
 async fn on_server_clock(rig: &Rig, limits: &[Arc<RuleLimit>], c: u64) -> Decision {
     let identity = id("user:1");
@@ -122,4 +123,22 @@ async fn an_idempotency_answer_expires_with_its_time() {
     assert_eq!((key.as_str(), *expires), ("rl1:{user:1}:i:k", ends_ms));
     tokio::time::sleep(Duration::from_millis(40)).await;
     assert!(!rig.store.check(&check).await.unwrap().replayed);
+}
+
+#[tokio::test]
+async fn a_log_whose_charges_were_removed_is_whole_and_works_on() {
+    let server = RedisServer::start();
+    let store = server.store().await;
+    let limits = one(Algorithm::SlidingLog, "3/1d");
+    let identity = id("user:log");
+    let left = |c| {
+        let (store, limits, identity) = (&store, &limits, &identity);
+        async move {
+            let check = Check { identity, limits, cost: cost(c), idempotency: None, at: None };
+            store.check(&check).await.unwrap().decisions[0].remaining
+        }
+    };
+    assert_eq!((left(1).await, left(1).await), (2, 1));
+    server.command::<()>(&["DEL", "rl1:{user:log}:log"]);
+    assert_eq!((left(0).await, left(1).await, left(1).await), (3, 2, 1));
 }

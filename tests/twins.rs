@@ -268,12 +268,3 @@ fn gcra_and_token_bucket_are_the_same_bucket() {
     }
     assert!(compared >= REQUESTS);
 }
-
-#[tokio::test]
-async fn explore_more() {
-    for (a, s) in Algorithm::ALL.into_iter().zip(1000..) {
-        for k in 0..3 {
-            equal_on_both_stores(a, s + 77 * k).await;
-        }
-    }
-}

@@ -6,27 +6,31 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::limit_args::LimitArgs;
-use super::{Context, Exit, Failure, OPERATOR_DEADLINE, Output, print_json};
+use super::{Context, Exit, Failure, OPERATOR_DEADLINE, Output, policy, print_json};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Cost, Decision, Limit};
+use crate::engine::limiter::{Asked, Demand, Limiter, Reached, Shadow, Verdict};
+use crate::engine::plan::Attempt;
+use crate::engine::rules::{Target, normal_path};
 use crate::engine::store::{
     Check, DEFAULT_IDEMPOTENCY_TTL, Idempotency, MemoryStore, RuleLimit, Store, StoreError,
 };
-use crate::output::{SCHEMA, Untrusted, about};
+use crate::output::{SCHEMA, Untrusted, about, explain};
 
 /// The name under which limits given on the command line keep their buckets.
 const RULE: &str = "cli";
 
 /// Take a decision for one identity, for real
 ///
-/// Charges the identity and says whether it may pass: exit 0 when allowed, 8 when denied, 5 when
-/// Redis cannot be asked. Without --redis the decision is taken in memory and nothing is
-/// remembered. Several limits are all charged, or none is.
+/// Charges the identity and says whether it may pass, by the limits given or by a rules file: exit
+/// 0 when allowed, 8 when denied, 5 when Redis cannot be asked. Without --redis the decision is
+/// taken in memory and nothing is remembered. Several limits are all charged, or none is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rlctl check user:123 --limit 10/1m --redis redis://127.0.0.1:6379
+  rlctl check user:123 --rules rules.toml --endpoint /api/v1/orders --method POST -v
   rlctl check ip:203.0.113.7 --limit 100/1m --limit 1000/1h --algorithm sliding-window
   rlctl check user:123 --limit 10/1m --cost 0 -o json       look without taking")]
 pub(super) struct Args {
@@ -34,12 +38,21 @@ pub(super) struct Args {
     identity: Identity,
     #[command(flatten)]
     limits: LimitArgs,
+    /// The path that is asked for (with --rules)
+    #[arg(long, value_name = "PATH")]
+    endpoint: Option<String>,
+    /// The method of the request (with --rules)
+    #[arg(long, value_name = "M")]
+    method: Option<String>,
     /// How much the request takes; 0 looks without taking
     #[arg(long, value_name = "N", default_value = "1")]
     cost: Cost,
     /// The same key again within 5 minutes gets the first allowed answer, uncharged
     #[arg(long, value_name = "K")]
     idempotency_key: Option<String>,
+    /// Say which rule and limit decided, and the arithmetic
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 #[derive(Serialize)]
@@ -47,91 +60,172 @@ struct Report<'a> {
     schema: &'static str,
     identity: &'a str,
     allowed: bool,
-    limit: u64,
-    capacity: u64,
-    remaining: u64,
+    limit: Option<u64>,
+    capacity: Option<u64>,
+    remaining: Option<u64>,
     retry_after_us: Option<u64>,
-    reset_after_us: u64,
+    reset_after_us: Option<u64>,
     delay_us: u64,
-    rule: &'a str,
-    algorithm: &'static str,
+    rule: Option<&'a str>,
+    algorithm: Option<&'static str>,
     state: &'static str,
     degraded: Option<&'static str>,
-    shadow: [(); 0],
+    shadow: &'a [Shadow],
 }
 
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
-    let limits: Vec<Arc<RuleLimit>> = args
-        .limits
-        .limits(context)?
-        .into_iter()
-        .zip(0u8..)
-        .map(|(limit, index)| Arc::new(RuleLimit::new(RULE, index, limit)))
-        .collect();
     let idempotency = match &args.idempotency_key {
         Some(key) => Some(Idempotency::new(key, DEFAULT_IDEMPOTENCY_TTL).map_err(Failure::usage)?),
         None => None,
     };
-    let check =
-        Check { identity: &args.identity, limits: &limits, cost: args.cost, idempotency, at: None };
-    let store = match &context.redis {
-        Some(url) => {
-            Store::Redis(context.connect(url, context.prefix.clone(), OPERATOR_DEADLINE).await?)
-        }
-        None => {
-            context.note("decided in memory, so nothing is remembered; give --redis URL to count");
-            Store::Memory(MemoryStore::default())
-        }
+    let demand = Demand { cost: args.cost, idempotency, at: None };
+    let verdict = if args.limits.are_given() {
+        by_limits(&args, demand, context).await
+    } else if context.rules.is_some() {
+        by_rules(&args, demand, context).await
+    } else {
+        Err(Failure::usage("give --limit, e.g. --limit 10/1m, or --rules FILE"))
+    }?;
+    match context.output {
+        Output::Json => print_json(&report(&args, &verdict))?,
+        Output::Table => io::stdout().lock().write_all(in_words(&args, &verdict).as_bytes())?,
+    }
+    Ok(if verdict.allowed { Exit::Fine } else { Exit::AnswerIsNo })
+}
+
+/// By the limits of the command line, as one rule called `cli`.
+async fn by_limits(args: &Args, demand: Demand<'_>, context: &Context) -> Result<Verdict, Failure> {
+    if args.endpoint.is_some() || args.method.is_some() {
+        return Err(Failure::usage(
+            "--endpoint and --method choose among rules; they need --rules, not --limit",
+        ));
+    }
+    let limits = args.limits.limits(context)?;
+    let named = |(limit, index)| Arc::new(RuleLimit::new(RULE, index, limit));
+    let limits: Vec<Arc<RuleLimit>> = limits.into_iter().zip(0u8..).map(named).collect();
+    let Demand { cost, idempotency, at } = demand;
+    let check = Check { identity: &args.identity, limits: &limits, cost, idempotency, at };
+    let answer = open_store(args, context).await?.check(&check).await.map_err(store_failure)?;
+    let (decided, _) = answer.deciding().expect("there is at least one limit");
+    let asked = limits.iter().zip(&answer.decisions).map(|(limit, decision)| Asked {
+        identity: args.identity.clone(),
+        limit: limit.clone(),
+        decision: *decision,
+    });
+    Ok(Verdict {
+        allowed: answer.allowed(),
+        reached: Reached::Limits { decided, asked: asked.collect() },
+        tier: None,
+        shadow: Vec::new(),
+        charges: Vec::new(),
+    })
+}
+
+async fn by_rules(args: &Args, demand: Demand<'_>, context: &Context) -> Result<Verdict, Failure> {
+    let rules = Arc::new(policy::load(context)?);
+    let path = args.endpoint.as_deref().map(normal_path).transpose();
+    let path = path.map_err(|e| Failure::usage(format!("--endpoint: {e}")))?;
+    let method = args.method.as_ref().map(|m| m.to_ascii_uppercase());
+    let target = Target { path: path.as_deref(), method: method.as_deref() };
+    let identities = [args.identity.clone()];
+    let attempt = Attempt { identities: &identities, target, tier: None };
+    let limiter = Limiter { rules, store: Arc::new(open_store(args, context).await?) };
+    let standings = [policy::standing(&args.identity, context).await?];
+    limiter.check(&attempt, &standings, demand).await.map_err(store_failure)
+}
+
+async fn open_store(args: &Args, context: &Context) -> Result<Store, Failure> {
+    let Some(url) = &context.redis else {
+        context.note("decided in memory, so nothing is remembered; give --redis URL to count");
+        return Ok(Store::Memory(MemoryStore::default()));
     };
-    let answer = store.check(&check).await.map_err(|error| match error {
+    if args.cost > Cost::PEEK {
+        context.allow_write()?;
+    }
+    Ok(Store::Redis(context.connect(url, context.prefix.clone(), OPERATOR_DEADLINE).await?))
+}
+
+fn store_failure(error: StoreError) -> Failure {
+    match error {
         StoreError::OtherCost => {
             Failure::usage("this idempotency key was used before with another --cost")
         }
         error => error.into(),
-    })?;
-    let (index, decision) = answer.deciding().expect("at least one limit is required");
-    let decided_by = &limits[index];
-    match context.output {
-        Output::Json => print_json(&Report {
-            schema: SCHEMA,
-            identity: args.identity.as_str(),
-            allowed: decision.allowed,
-            limit: decision.limit,
-            capacity: decision.capacity,
-            remaining: decision.remaining,
-            retry_after_us: decision.retry_after.map(|d| d.0),
-            reset_after_us: decision.reset_after.0,
-            delay_us: answer.delay().0,
-            rule: decided_by.rule(),
-            algorithm: decided_by.limit().algorithm().name(),
-            state: decision.state().name(),
-            degraded: None,
-            shadow: [],
-        })?,
-        Output::Table => {
-            let words = in_words(&args, decided_by.limit(), decision, answer.delay());
-            write!(io::stdout().lock(), "{words}")?;
-        }
     }
-    Ok(if decision.allowed { Exit::Fine } else { Exit::AnswerIsNo })
 }
 
-fn in_words(args: &Args, limit: &Limit, decision: &Decision, delay: Micros) -> String {
-    let verdict = if decision.allowed { "allowed" } else { "denied" };
+fn decided(verdict: &Verdict) -> Option<&Asked> {
+    match &verdict.reached {
+        Reached::Limits { decided, asked } => asked.get(*decided),
+        _ => None,
+    }
+}
+
+fn report<'a>(args: &'a Args, verdict: &'a Verdict) -> Report<'a> {
+    let by = decided(verdict);
+    let decision = by.map(|asked| &asked.decision);
+    let ban_ends = match &verdict.reached {
+        Reached::Blocked { entry, .. } => {
+            entry.until.map(|until| until.saturating_sub(Micros::now()))
+        }
+        _ => None,
+    };
+    Report {
+        schema: SCHEMA,
+        identity: args.identity.as_str(),
+        allowed: verdict.allowed,
+        limit: decision.map(|d| d.limit),
+        capacity: decision.map(|d| d.capacity),
+        remaining: decision.map(|d| d.remaining),
+        retry_after_us: decision.and_then(|d| d.retry_after).or(ban_ends).map(|d| d.0),
+        reset_after_us: decision.map(|d| d.reset_after.0),
+        delay_us: verdict.delay().0,
+        rule: by.map(|asked| asked.limit.rule()),
+        algorithm: by.map(|asked| asked.limit.limit().algorithm().name()),
+        state: decision
+            .map_or(if verdict.allowed { "normal" } else { "throttled" }, |d| d.state().name()),
+        degraded: None,
+        shadow: &verdict.shadow,
+    }
+}
+
+fn in_words(args: &Args, verdict: &Verdict) -> String {
+    let outcome = if verdict.allowed { "allowed" } else { "denied" };
+    let mut lines = vec![format!("{outcome}  {}", Untrusted(args.identity.as_str()))];
+    match &verdict.reached {
+        Reached::Limits { decided, asked } => {
+            let by = &asked[*decided];
+            lines.extend(limit_lines(args, by.limit.limit(), &by.decision, verdict.delay()));
+            if args.verbose {
+                lines.extend(verbose_lines(args, asked, *decided));
+            }
+        }
+        Reached::Blocked { entry, .. } => {
+            let until = entry.until.map_or("for ever".into(), |until| {
+                format!("for another {}", about(until.saturating_sub(Micros::now())))
+            });
+            lines.push(format!("  blocked {until}: {}", Untrusted(&entry.reason)));
+        }
+        Reached::Missing { rule } => {
+            lines
+                .push(format!("  rule {rule} asks for an identity that the request does not have"));
+        }
+        Reached::NoLimit => lines.push("  no rule limits this request".into()),
+    }
+    for shadow in &verdict.shadow {
+        let would = if shadow.allowed { "would let it pass" } else { "would refuse it" };
+        lines.push(format!("  shadow rule {} {would}", shadow.rule));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn limit_lines(args: &Args, limit: &Limit, decision: &Decision, delay: Micros) -> Vec<String> {
     let cost = args.cost.get();
-    let mut lines = vec![
-        format!("{verdict}  {}", Untrusted(args.identity.as_str())),
-        format!(
-            "  {} {limit}: {} of {} left",
-            limit.algorithm(),
-            decision.remaining,
-            decision.capacity
-        ),
-    ];
+    let (left, most) = (decision.remaining, decision.capacity);
+    let mut lines = vec![format!("  {} {limit}: {left} of {most} left", limit.algorithm())];
     if let Some(wait) = decision.retry_after {
         lines.push(format!("  a cost of {cost} passes in {}", about(wait)));
     } else if decision.never_passes() {
-        let most = decision.capacity;
         lines.push(format!("  a cost of {cost} never passes: at most {most} can be had at once"));
     }
     if delay > Micros::ZERO {
@@ -140,5 +234,27 @@ fn in_words(args: &Args, limit: &Limit, decision: &Decision, delay: Micros) -> S
     if decision.reset_after > Micros::ZERO {
         lines.push(format!("  whole again in {}", about(decision.reset_after)));
     }
-    lines.join("\n") + "\n"
+    lines
+}
+
+fn verbose_lines(args: &Args, asked: &[Asked], decided: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (number, Asked { limit, decision, .. }) in asked.iter().enumerate() {
+        let role = match (number == decided, decision.allowed) {
+            (true, _) => "decided by",
+            (false, true) => "agreed:",
+            (false, false) => "refused too:",
+        };
+        lines.push(format!(
+            "  {role} rule {}, {} {}",
+            limit.rule(),
+            limit.limit().algorithm(),
+            limit.limit()
+        ));
+        let cost = limit.cost(args.cost).get();
+        lines.extend(
+            explain(limit.limit(), decision, cost).into_iter().map(|line| format!("    {line}")),
+        );
+    }
+    lines
 }

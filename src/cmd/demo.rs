@@ -54,6 +54,9 @@ struct Item {
 }
 
 pub(super) async fn run(_args: Args, context: &Context) -> Result<Exit, Failure> {
+    if context.redis_flag.is_some() {
+        context.note("the demo decides in memory and does not use --redis");
+    }
     let lanes: Vec<Lane> = Algorithm::ALL.into_iter().map(decide_all).collect();
     match context.output {
         Output::Json => print_json(&Report {

@@ -11,7 +11,7 @@ const MAX_LIMITS: usize = 100;
 #[derive(Debug, clap::Args)]
 pub(super) struct LimitArgs {
     /// Requests per period, e.g. 100/1m, 10/s, "5000/1h burst 200"; repeat for several
-    #[arg(long = "limit", value_name = "L/P", required = true)]
+    #[arg(long = "limit", value_name = "L/P")]
     limits: Vec<Quota>,
     /// token-bucket, gcra, leaky-bucket, fixed-window, sliding-window, sliding-log; a list, or all
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "token-bucket")]
@@ -36,6 +36,10 @@ impl std::str::FromStr for Algorithms {
 }
 
 impl LimitArgs {
+    pub(super) fn are_given(&self) -> bool {
+        !self.limits.is_empty()
+    }
+
     /// Every limit under every algorithm.
     pub(super) fn limits(&self, context: &Context) -> Result<Vec<Limit>, Failure> {
         let algorithms = self.algorithms();

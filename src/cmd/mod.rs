@@ -1,28 +1,47 @@
 //! The command line: one file per command, each with its arguments, what it does and what it
 //! prints. This file has what they share, and is the one place that prints errors.
 
+mod block;
 mod check;
+mod context;
 mod demo;
+mod events;
+mod exempt;
 mod limit_args;
+mod overrides;
+mod policy;
+mod registry_args;
 mod rules;
+mod rules_diff;
+mod rules_effective;
 mod rules_file;
+mod rules_store;
 mod schema;
+mod settings;
 mod simulate;
+mod tier;
+mod unblock;
+mod unexempt;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use self::settings::{ContextSettings, Settings};
 use crate::engine::clock::Micros;
-use crate::engine::store::keys::{DEFAULT_PREFIX, Prefix};
-use crate::engine::store::redis::{RedisAddress, RedisOptions};
+use crate::engine::registry::{Registry, RegistryError};
+use crate::engine::store::keys::Prefix;
+use crate::engine::store::redis::{RedisAddress, RedisOptions, RedisRegistry};
 use crate::engine::store::{RedisStore, StoreError};
 use crate::output::Untrusted;
 
 /// An operator waits longer than a request does.
 const OPERATOR_DEADLINE: Micros = Micros(2 * Micros::SECOND.0);
+/// A policy has up to 8 MiB, and the line to it may be slow.
+const REGISTRY_DEADLINE: Micros = Micros(10 * Micros::SECOND.0);
 
 /// Operate and test rate limiters.
 #[derive(Debug, Parser)]
@@ -41,9 +60,11 @@ Examples:
   rlctl check user:123 --limit 10/1m --redis redis://127.0.0.1:6379
   rlctl simulate --limit 100/1m --algorithm all --trace requests.csv
   rlctl rules lint rules.toml                        what is wrong in it, and where
+  rlctl override set user:123 --rule per-user --limit 500/1m --for 2h --reason \"big import\"
+  rlctl block ip:198.51.100.0/24 --for 1h --reason \"credential stuffing\"
 
-Exit codes: 0 fine, 1 failed, 2 usage, 3 bad file, 5 cannot reach Redis, 8 the answer is no,
-130 interrupted.";
+Exit codes: 0 fine, 1 failed, 2 usage, 3 bad file, 4 an expectation was not met, 5 cannot reach
+Redis, 6 refused, 7 nothing matched, 8 the answer is no, 130 interrupted.";
 
 #[derive(Debug, clap::Args)]
 struct Global {
@@ -54,9 +75,12 @@ struct Global {
     /// Rules file, TOML or JSON [env: RLCTL_RULES]
     #[arg(long, global = true, value_name = "FILE")]
     rules: Option<String>,
-    /// Start of every key in Redis
-    #[arg(long, global = true, value_name = "P", default_value = DEFAULT_PREFIX, value_parser = Prefix::new)]
-    prefix: Prefix,
+    /// Start of every key in Redis [default: rl1:]
+    #[arg(long, global = true, value_name = "P", value_parser = Prefix::new)]
+    prefix: Option<Prefix>,
+    /// Named set of settings, see `rlctl context` [env: RLCTL_CONTEXT]
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<String>,
     /// Form of the output
     #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
     output: Output,
@@ -89,10 +113,18 @@ macro_rules! commands {
 
 commands! {
     Check => check,
+    Context => context,
     Demo => demo,
     Rules => rules,
     Schema => schema,
     Simulate => simulate,
+    Override => overrides,
+    Tier => tier,
+    Block => block,
+    Unblock => unblock,
+    Exempt => exempt,
+    Unexempt => unexempt,
+    Events => events,
 }
 
 /// How the process ends; the numbers are part of the interface.
@@ -102,7 +134,10 @@ enum Exit {
     Failed = 1,
     Usage = 2,
     BadFile = 3,
+    NotAsExpected = 4,
     Unreachable = 5,
+    Refused = 6,
+    NothingMatched = 7,
     AnswerIsNo = 8,
     Interrupted = 130,
 }
@@ -138,6 +173,26 @@ impl From<StoreError> for Failure {
     }
 }
 
+impl From<RegistryError> for Failure {
+    fn from(error: RegistryError) -> Failure {
+        let exit = match error {
+            RegistryError::Store(error) => return error.into(),
+            RegistryError::NoReason
+            | RegistryError::TooLong { .. }
+            | RegistryError::Control(..)
+            | RegistryError::Name { .. }
+            | RegistryError::NoLimit
+            | RegistryError::TooMany { .. } => Exit::Usage,
+            RegistryError::Conflict { .. } => Exit::NotAsExpected,
+            RegistryError::NoVersion(_) => Exit::NothingMatched,
+            RegistryError::Contended(_)
+            | RegistryError::Unrecorded(_)
+            | RegistryError::Unreadable { .. } => Exit::Failed,
+        };
+        Failure::new(exit, error)
+    }
+}
+
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         // A reader that has seen enough is not a failure of ours: `rlctl … | head` ends quietly.
@@ -150,32 +205,90 @@ impl From<io::Error> for Failure {
 /// What a command knows of the world: read once, here, and nowhere else.
 #[derive(Debug)]
 struct Context {
+    settings: Settings,
+    /// The context in use, if there is one.
+    name: Option<String>,
     redis: Option<String>,
+    /// What `--redis` itself said.
+    redis_flag: Option<String>,
     redis_password: Option<String>,
     rules: Option<String>,
     prefix: Prefix,
+    protected: bool,
+    readonly: bool,
     output: Output,
     quiet: bool,
     /// Whether somebody watches stderr.
     progress: bool,
+    /// Who is at work, for the audit trail.
+    actor: String,
 }
 
 impl Context {
     fn new(global: Global) -> Result<Context, Failure> {
         let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let redis_password = match text("RLCTL_REDIS_PASSWORD_FILE") {
-            Some(path) => Some(read_password(&path)?),
-            None => text("REDISCLI_AUTH"),
+        let folder = std::env::current_dir()?;
+        let home = text("HOME").map(|home| Path::new(&home).join(".config"));
+        let config_home = text("XDG_CONFIG_HOME").map(PathBuf::from).or(home);
+        let settings = Settings::read(&folder, config_home.as_deref())?;
+        let named = global.context.or_else(|| text("RLCTL_CONTEXT"));
+        let name = named.or_else(|| settings.in_use().map(String::from));
+        let chosen = match &name {
+            Some(name) => settings.context(name)?.clone(),
+            None => ContextSettings::default(),
+        };
+        let password_file = text("RLCTL_REDIS_PASSWORD_FILE");
+        let redis_password = match (password_file, text("REDISCLI_AUTH"), &chosen.password_command)
+        {
+            (Some(path), _, _) => Some(read_password(&path)?),
+            (None, Some(password), _) => Some(password),
+            (None, None, Some(command)) => Some(run_password_command(command)?),
+            (None, None, None) => None,
+        };
+        let prefix = match (global.prefix, chosen.prefix.as_deref()) {
+            (Some(prefix), _) => prefix,
+            (None, Some(text)) => Prefix::new(text).map_err(|e| Failure::new(Exit::BadFile, e))?,
+            (None, None) => Prefix::default(),
         };
         Ok(Context {
-            redis: global.redis.or_else(|| text("RLCTL_REDIS")),
+            redis_flag: global.redis.clone(),
+            redis: global.redis.or_else(|| text("RLCTL_REDIS")).or(chosen.redis),
+            rules: global.rules.or_else(|| text("RLCTL_RULES")).or(chosen.rules),
             redis_password,
-            rules: global.rules.or_else(|| text("RLCTL_RULES")),
-            prefix: global.prefix,
+            prefix,
+            protected: chosen.protected,
+            readonly: chosen.readonly,
+            name,
+            settings,
             output: global.output,
             quiet: global.quiet,
             progress: !global.quiet && io::stderr().is_terminal(),
+            actor: ["RLCTL_ACTOR", "USER", "LOGNAME"]
+                .into_iter()
+                .find_map(text)
+                .unwrap_or_else(|| "unknown".into()),
         })
+    }
+
+    /// Whether what is about to be written may be: not where the context is readonly, and where it
+    /// is protected only by someone who types its name.
+    fn allow_write(&self) -> Result<(), Failure> {
+        let Some(name) = &self.name else { return Ok(()) };
+        let refused =
+            |why: &str| Err(Failure::new(Exit::Refused, format!("context `{name}` is {why}")));
+        if self.readonly {
+            return refused("readonly; name another with --context");
+        }
+        if !self.protected {
+            return Ok(());
+        }
+        if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+            return refused("protected, and there is no terminal to type its name on");
+        }
+        write!(io::stderr(), "context `{name}` is protected; type its name to go on: ")?;
+        let mut typed = String::new();
+        io::stdin().read_line(&mut typed)?;
+        if typed.trim() == name { Ok(()) } else { refused("protected, and that was not its name") }
     }
 
     /// Something worth knowing that is not the result.
@@ -206,10 +319,24 @@ impl Context {
         prefix: Prefix,
         deadline: Micros,
     ) -> Result<RedisStore, Failure> {
+        Ok(RedisStore::connect(self.options(url, deadline)?, prefix).await?)
+    }
+
+    /// What operators keep in the store; there is no use in keeping it in this process.
+    async fn registry(&self) -> Result<Registry, Failure> {
+        let Some(url) = &self.redis else {
+            return Err(Failure::usage(
+                "this is kept in a Redis; say in which one with --redis URL or RLCTL_REDIS",
+            ));
+        };
+        let options = self.options(url, REGISTRY_DEADLINE)?;
+        Ok(Registry::Redis(RedisRegistry::connect(options, self.prefix.clone()).await?))
+    }
+
+    fn options(&self, url: &str, deadline: Micros) -> Result<RedisOptions, Failure> {
         let address =
             RedisAddress::parse(url, self.redis_password.clone()).map_err(Failure::usage)?;
-        let options = RedisOptions { address, deadline, connect_timeout: OPERATOR_DEADLINE };
-        Ok(RedisStore::connect(options, prefix).await?)
+        Ok(RedisOptions { address, deadline, connect_timeout: OPERATOR_DEADLINE })
     }
 }
 
@@ -218,6 +345,22 @@ fn read_password(path: &str) -> Result<String, Failure> {
         Failure::new(Exit::BadFile, format!("cannot read RLCTL_REDIS_PASSWORD_FILE `{path}`: {e}"))
     })?;
     Ok(text.trim_end_matches(['\r', '\n']).into())
+}
+
+/// The first line of what the command prints; nothing of it is ever shown.
+fn run_password_command(command: &str) -> Result<String, Failure> {
+    let failed =
+        |why: String| Failure::new(Exit::Failed, format!("password_command failed: {why}"));
+    let output = std::process::Command::new("sh")
+        .args(["-c", command])
+        .stderr(std::process::Stdio::inherit())
+        .output();
+    let output = output.map_err(|e| failed(e.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(output.status.to_string()));
+    }
+    let text = String::from_utf8(output.stdout).map_err(|_| failed("it printed no text".into()))?;
+    Ok(text.lines().next().unwrap_or_default().into())
 }
 
 /// Writes one JSON document on a line of its own.
@@ -234,13 +377,17 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are not errors, and clap knows which stream each belongs to.
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() {
-                Exit::Usage as u8
-            } else {
-                Exit::Fine as u8
-            });
+            if !error.use_stderr() {
+                // Help and version are not errors.
+                let _ = error.print();
+                return ExitCode::from(Exit::Fine as u8);
+            }
+            // It quotes what was typed, or pasted: line by line, so that its own lines stay.
+            let mut stderr = io::stderr();
+            for line in error.render().to_string().lines() {
+                let _ = writeln!(stderr, "{}", Untrusted(line));
+            }
+            return ExitCode::from(Exit::Usage as u8);
         }
     };
     let exit = run(cli).unwrap_or_else(|failure| {
@@ -259,4 +406,14 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(cli.command.run(&context))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_fit_together() {
+        Cli::command().debug_assert();
+    }
 }

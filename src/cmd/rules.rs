@@ -1,4 +1,5 @@
-//! `rlctl rules`: what a rules file says, and what is wrong with it.
+//! `rlctl rules`: what a rules file says, and what is wrong with it. What is done with a policy in
+//! the store is in `rules_store`.
 
 use std::io::{self, Write};
 
@@ -7,18 +8,25 @@ use comfy_table::{Cell, Table, presets};
 use serde::Serialize;
 
 use super::rules_file::{self, Reading, findings_of, print_findings};
-use super::{Context, Exit, Failure, Output, print_json};
+use super::rules_store::StoreVerb;
+use super::{Context, Exit, Failure, Output, print_json, rules_diff, rules_effective};
 use crate::engine::config::Finding;
 use crate::engine::policy::{LimitSpec, OnStoreError, Policy, Rule, RuleLimits};
 use crate::output::{SCHEMA, Untrusted};
 
-/// Check and show rules files
+/// Check and show rules files, publish them, and switch rules off and on
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rlctl rules lint rules.toml                   errors and warnings with their places
   rlctl rules lint --deny-warnings *.toml       for CI: exit 3 on either
-  rlctl rules show rules.toml                   the rules as a table")]
+  rlctl rules show rules.toml                   the rules as a table
+  rlctl rules effective user:123 --rules rules.toml
+  rlctl rules diff rules.toml new-rules.toml    who gets more, who less
+  rlctl rules publish rules.toml --reason \"premium gets 2000/s\"
+  rlctl rules rollback 7 --reason \"8 was wrong\"
+  rlctl rules disable orders-write --reason \"incident 12\"
+  rlctl rules observe on --reason \"429s for everybody\"")]
 pub(super) struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -28,6 +36,10 @@ pub(super) struct Args {
 enum Verb {
     Lint(LintArgs),
     Show(ShowArgs),
+    Effective(rules_effective::Args),
+    Diff(rules_diff::Args),
+    #[command(flatten)]
+    Store(StoreVerb),
 }
 
 /// Check rules files: every error and warning with its place
@@ -65,6 +77,9 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     match args.verb {
         Verb::Lint(args) => lint(args, context),
         Verb::Show(args) => show(args, context),
+        Verb::Effective(args) => rules_effective::run(args, context).await,
+        Verb::Diff(args) => rules_diff::run(args, context).await,
+        Verb::Store(verb) => verb.run(context).await,
     }
 }
 

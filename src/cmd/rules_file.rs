@@ -21,8 +21,13 @@ pub(super) fn load(file: &str) -> Result<(Policy, Vec<Finding>), Failure> {
     reading.map_err(|_| Failure::new(Exit::BadFile, ""))
 }
 
-/// Reads a file; the outer error is one that cannot be read at all. `-` is stdin.
+/// Reads a file; the outer error is one that cannot be read at all.
 pub(super) fn read(file: &str) -> Result<Reading, Failure> {
+    Ok(read_text(file)?.and_then(|text| parse_policy(file, &text, Micros::now())))
+}
+
+/// The text of a rules file, never more of it than is allowed. `-` is stdin.
+pub(super) fn read_text(file: &str) -> Result<Result<String, ConfigErrors>, Failure> {
     let cannot =
         |error: io::Error| Failure::new(Exit::BadFile, format!("{file}: cannot open: {error}"));
     let mut bytes = Vec::new();
@@ -40,7 +45,7 @@ pub(super) fn read(file: &str) -> Result<Reading, Failure> {
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Ok(Err(config::too_large(file, None)));
     }
-    Ok(config::text_of(file, &bytes).and_then(|text| parse_policy(file, text, Micros::now())))
+    Ok(config::text_of(file, &bytes).map(String::from))
 }
 
 pub(super) fn findings_of(reading: &Reading) -> &[Finding] {

@@ -1,13 +1,12 @@
 //! `rlctl simulate`: what limits do to a trace, in virtual time.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use tokio::sync::mpsc;
 
 use super::limit_args::LimitArgs;
 use super::{Context, Exit, Failure, Output, print_json};
@@ -21,6 +20,7 @@ use crate::traffic::trace::{Request, Trace};
 
 /// A batch of a trace may wait longer than a check.
 const BATCH_DEADLINE: Micros = Micros(10 * Micros::SECOND.0);
+const CLEAN_UP_WITHIN: Micros = Micros(5 * Micros::SECOND.0);
 
 /// Run a trace against limits, in virtual time
 ///
@@ -44,9 +44,9 @@ pub(super) struct Args {
     /// Needs one limit and one algorithm
     #[arg(long, value_name = "FILE")]
     decisions: Option<String>,
-    /// Where buckets live: memory, or the URL of a Redis
-    #[arg(long, value_name = "memory|URL", default_value = "memory")]
-    store: String,
+    /// Where buckets live: memory, or the URL of a Redis [default: memory, or --redis]
+    #[arg(long, value_name = "memory|URL")]
+    store: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -81,6 +81,9 @@ struct DecisionLine<'a> {
 }
 
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
+    if !args.limits.are_given() {
+        return Err(Failure::usage("give at least one --limit, e.g. --limit 100/1m"));
+    }
     let limits = args.limits.limits(context)?;
     if args.decisions.is_some() && limits.len() != 1 {
         return Err(Failure::usage(format!(
@@ -88,66 +91,140 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
             limits.len()
         )));
     }
-    // Files first: a path that cannot be opened should not cost a connection.
+    if args.decisions.as_deref().is_some_and(|out| is_same_file(out, &args.trace)) {
+        return Err(Failure::usage("--decisions would overwrite the trace; name another file"));
+    }
     let progress = progress_bar(context, &args.trace);
-    let trace = open_trace(&args.trace, &progress)?;
-    let mut decisions = args.decisions.as_deref().map(create).transpose()?;
-    let store = match args.store.as_str() {
+    let requests = read_trace(&args.trace, &progress)?;
+    // A named Redis is meant; one from the environment or a context is not named here.
+    let store = args.store.as_deref().or(context.redis_flag.as_deref()).unwrap_or("memory");
+    let store = match store {
         "memory" => Store::Memory(MemoryStore::unbounded()),
         url => {
             Store::Redis(context.connect(url, own_prefix(&context.prefix)?, BATCH_DEADLINE).await?)
         }
     };
-    let interrupted = interruption();
+    let mut decisions = args.decisions.as_deref().map(create).transpose()?;
     let mut replay = Replay::new(store, limits);
-    let ended = replay_all(trace, &mut replay, &mut decisions, &interrupted, &args.trace).await;
+    let mut interruption = Interruption::new()?;
+    let ended = tokio::select! {
+        ended = replay_all(requests, &mut replay, &mut decisions) => ended,
+        () = interruption.come() => Err(Failure::new(Exit::Interrupted, "")),
+    };
     let flushed = decisions.as_mut().map_or(Ok(()), |out| out.flush());
     progress.finish_and_clear();
-    let report = report(&replay, interrupted.load(Ordering::Relaxed));
-    if let Err(error) = replay.clean_up().await {
-        context
-            .note(format!("could not remove the trace's keys ({error}); they expire within a day"));
-    }
-    ended?;
+    let interrupted = matches!(&ended, Err(failure) if failure.exit == Exit::Interrupted);
+    let report = report(&replay, interrupted);
+    clean_up(replay, context, &mut interruption).await;
     flushed?;
     if args.decisions.as_deref() != Some("-") {
         print_report(context, &report)?;
     }
-    Ok(if report.interrupted { Exit::Interrupted } else { Exit::Fine })
+    ended.map(|()| Exit::Fine)
 }
 
 async fn replay_all(
-    trace: Trace<Box<dyn Read>>,
+    mut requests: mpsc::Receiver<Batch>,
     replay: &mut Replay,
     decisions: &mut Option<Box<dyn Write>>,
-    interrupted: &AtomicBool,
-    path: &str,
 ) -> Result<(), Failure> {
-    let mut batch = Vec::with_capacity(BATCH);
-    for request in trace {
-        let broken = match request {
-            Ok(request) => {
-                batch.push(request);
-                None
-            }
-            Err(error) => {
-                Some(Failure::new(Exit::BadFile, format!("{}: {error}", Untrusted(path))))
-            }
-        };
-        if broken.is_some() || batch.len() == BATCH {
-            replay
-                .decide(&batch, |request, decision| write_decision(decisions, request, decision))
-                .await?;
-            batch.clear();
-        }
+    while let Some(Batch { requests, broken }) = requests.recv().await {
+        replay
+            .decide(&requests, |request, decision| write_decision(decisions, request, decision))
+            .await?;
+        // In memory nothing ever waits, and an interruption wants to be heard.
+        tokio::task::yield_now().await;
         if let Some(failure) = broken {
             return Err(failure);
         }
-        if interrupted.load(Ordering::Relaxed) {
-            return Ok(());
+    }
+    Ok(())
+}
+
+/// Requests that are decided together, and why no more follow.
+struct Batch {
+    requests: Vec<Request>,
+    broken: Option<Failure>,
+}
+
+/// Reads the trace on a thread of its own: a pipe that nobody writes to must not keep anyone from
+/// interrupting.
+fn read_trace(path: &str, progress: &ProgressBar) -> Result<mpsc::Receiver<Batch>, Failure> {
+    let mut trace = open_trace(path, progress)?;
+    let shown = Untrusted(path).to_string();
+    let (batches, receiver) = mpsc::channel(4);
+    std::thread::spawn(move || {
+        loop {
+            let mut batch = Batch { requests: Vec::with_capacity(BATCH), broken: None };
+            while batch.requests.len() < BATCH && batch.broken.is_none() {
+                match trace.next() {
+                    Some(Ok(request)) => batch.requests.push(request),
+                    Some(Err(error)) => {
+                        batch.broken =
+                            Some(Failure::new(Exit::BadFile, format!("{shown}: {error}")));
+                    }
+                    None => break,
+                }
+            }
+            let last = batch.requests.len() < BATCH;
+            if batches.blocking_send(batch).is_err() || last {
+                return;
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+/// Ctrl-C, or the wish of a supervisor.
+struct Interruption {
+    #[cfg(unix)]
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Interruption {
+    fn new() -> Result<Interruption, Failure> {
+        Ok(Interruption {
+            #[cfg(unix)]
+            terminate: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?,
+        })
+    }
+
+    #[cfg(unix)]
+    async fn come(&mut self) {
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = self.terminate.recv() => {}
         }
     }
-    replay.decide(&batch, |request, decision| write_decision(decisions, request, decision)).await
+
+    #[cfg(not(unix))]
+    async fn come(&mut self) {
+        let _ = tokio::signal::ctrl_c().await;
+    }
+}
+
+/// Removes the trace's keys, unless that takes too long or somebody has had enough.
+async fn clean_up(replay: Replay, context: &Context, interruption: &mut Interruption) {
+    let failed = tokio::select! {
+        result = tokio::time::timeout(CLEAN_UP_WITHIN.into(), replay.clean_up()) => match result {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_elapsed) => Some(format!("not within {CLEAN_UP_WITHIN}")),
+        },
+        () = interruption.come() => Some("interrupted".into()),
+    };
+    if let Some(why) = failed {
+        context.note(format!(
+            "could not remove all of the trace's keys ({why}); they expire within a day"
+        ));
+    }
+}
+
+fn is_same_file(a: &str, b: &str) -> bool {
+    match (std::fs::canonicalize(a), std::fs::canonicalize(b)) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => false,
+    }
 }
 
 fn write_decision(
@@ -170,18 +247,6 @@ fn write_decision(
     Ok(writeln!(out)?)
 }
 
-/// Set when the user has had enough: what was decided until then still counts.
-fn interruption() -> Arc<AtomicBool> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let flag = interrupted.clone();
-    tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            flag.store(true, Ordering::Relaxed);
-        }
-    });
-    interrupted
-}
-
 /// Nobody else's keys can lie under it: it starts like theirs but has no identity behind it.
 fn own_prefix(prefix: &Prefix) -> Result<Prefix, Failure> {
     let run = Micros::now().0 % 1_000_000_000_000;
@@ -189,14 +254,13 @@ fn own_prefix(prefix: &Prefix) -> Result<Prefix, Failure> {
         .map_err(|_| Failure::usage("--prefix is too long for a trace; at most 32 characters"))
 }
 
-fn open_trace(path: &str, progress: &ProgressBar) -> Result<Trace<Box<dyn Read>>, Failure> {
+fn open_trace(path: &str, progress: &ProgressBar) -> Result<Trace<impl BufRead + use<>>, Failure> {
     let bad = |why: String| Failure::new(Exit::BadFile, format!("{}: {why}", Untrusted(path)));
-    let source: Box<dyn Read> = match path {
+    let source: Box<dyn Read + Send> = match path {
         "-" => Box::new(io::stdin()),
         path => Box::new(File::open(path).map_err(|e| bad(format!("cannot open the trace: {e}")))?),
     };
-    let source: Box<dyn Read> =
-        Box::new(BufReader::with_capacity(1 << 16, progress.wrap_read(source)));
+    let source = BufReader::with_capacity(1 << 16, progress.wrap_read(source));
     Trace::new(source).map_err(|e| bad(e.to_string()))
 }
 
@@ -265,7 +329,8 @@ fn print_report(context: &Context, report: &Report) -> Result<(), Failure> {
         }
     }
     let mut out = io::stdout().lock();
-    writeln!(out, "{} requests of {} keys", report.requests, report.keys)?;
+    let interrupted = if report.interrupted { "interrupted after " } else { "" };
+    writeln!(out, "{interrupted}{} requests of {} keys", report.requests, report.keys)?;
     Ok(writeln!(out, "{}", table.trim_fmt())?)
 }
 

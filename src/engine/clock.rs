@@ -21,8 +21,9 @@ impl Micros {
     pub const MINUTE: Micros = Micros(60 * Self::SECOND.0);
     pub const HOUR: Micros = Micros(60 * Self::MINUTE.0);
     pub const DAY: Micros = Micros(24 * Self::HOUR.0);
-    /// The last moment that a double holds exactly, in the year 2255.
-    pub const LAST: Micros = Micros((1 << 53) - 1);
+    /// The last moment that can be decided at, in the year 2253: what is reckoned from it, up to two
+    /// of the longest periods, still fits a double exactly.
+    pub const LAST: Micros = Micros((1 << 53) - 1 - 2 * 366 * Self::DAY.0);
 
     /// The wall clock of this machine.
     pub fn now() -> Micros {
@@ -54,6 +55,7 @@ struct WallClock {
 impl WallClock {
     /// Bounds how long a step of the system's clock goes unnoticed.
     const LOOK_EVERY_NS: u64 = 50_000_000;
+    const MAX_PAUSE_NS: u64 = 20_000;
 
     fn new() -> WallClock {
         let counter = quanta::Clock::new();
@@ -66,9 +68,14 @@ impl WallClock {
         let since_start = self.counter.delta_as_nanos(self.start, self.counter.raw());
         let since_look = since_start.saturating_sub(self.looked_at_ns.load(Ordering::Relaxed));
         if since_look > Self::LOOK_EVERY_NS {
-            let wall_at_start = system_ns().saturating_sub(since_start);
-            self.wall_at_start_ns.store(wall_at_start, Ordering::Relaxed);
-            self.looked_at_ns.store(since_start, Ordering::Relaxed);
+            let wall = system_ns();
+            let after = self.counter.delta_as_nanos(self.start, self.counter.raw());
+            // A thread that was put aside between the readings would set the clock by its pause.
+            if after - since_start < Self::MAX_PAUSE_NS || since_look > 20 * Self::LOOK_EVERY_NS {
+                let wall_at_start = wall.saturating_sub(after);
+                self.wall_at_start_ns.store(wall_at_start, Ordering::Relaxed);
+                self.looked_at_ns.store(after, Ordering::Relaxed);
+            }
         }
         self.wall_at_start_ns.load(Ordering::Relaxed) + since_start
     }

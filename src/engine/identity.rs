@@ -58,17 +58,20 @@ impl FromStr for Identity {
     fn from_str(text: &str) -> Result<Identity, IdentityError> {
         let opaque = Identity::opaque(text)?;
         let Some((dimension, id)) = text.split_once(':') else { return Ok(opaque) };
-        match dimension {
+        let lower = dimension.to_ascii_lowercase();
+        match lower.as_str() {
             "user" | "apikey" | "ip" | "header" | "global" if id.is_empty() => {
                 Err(IdentityError::NoId(text.into()))
             }
             "ip" => canonical_ip(id).map(Identity),
             "header" => match id.split_once(':') {
-                Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+                Some((name, value)) if is_header_name(name) && !value.is_empty() => {
                     Ok(Identity(format_compact!("header:{}:{value}", name.to_ascii_lowercase())))
                 }
                 _ => Err(IdentityError::NoId(text.into())),
             },
+            // One spelling for each, or `User:1` would have a bucket of its own.
+            "user" | "apikey" | "global" => Ok(Identity(format_compact!("{lower}:{id}"))),
             _ => Ok(opaque),
         }
     }
@@ -241,6 +244,8 @@ mod tests {
         for (written, canonical) in [
             ("user:123", "user:123"),
             ("user:a:b", "user:a:b"),
+            ("User:A", "user:A"),
+            ("IP:203.0.113.7", "ip:203.0.113.7"),
             ("user:{}", "user:{}"),
             ("{}", "{}"),
             (":", ":"),
@@ -291,9 +296,18 @@ mod tests {
     #[test]
     fn what_names_nobody_is_refused() {
         let long = format!("user:{}", "x".repeat(1020));
-        for text in
-            ["", "user:", "ip:", "ip:300.1.1.1", "header:x", "header::y", "a\nb", "a\u{85}b", &long]
-        {
+        for text in [
+            "",
+            "user:",
+            "ip:",
+            "ip:300.1.1.1",
+            "header:x",
+            "header::y",
+            "header:X Y:a",
+            "a\nb",
+            "a\u{85}b",
+            &long,
+        ] {
             assert!(text.parse::<Identity>().is_err(), "{text:?}");
         }
         assert!(format!("user:{}", "x".repeat(1019)).parse::<Identity>().is_ok());

@@ -98,7 +98,7 @@ fn closest_algorithm(name: &str) -> Option<&'static str> {
         .into_iter()
         .map(|a| (strsim::damerau_levenshtein(name, a.name()), a.name()))
         .min()
-        .filter(|(distance, _)| *distance <= 4)
+        .filter(|(distance, _)| *distance <= name.len().div_ceil(3))
         .map(|(_, name)| name)
 }
 
@@ -152,14 +152,16 @@ impl FromStr for Quota {
 
     fn from_str(text: &str) -> Result<Quota, LimitError> {
         let shape = || LimitError::Shape(text.into());
-        let (rate, burst) = match text.split_once(" burst ") {
-            Some((rate, burst)) => (rate.trim(), Some(units::parse_count(burst.trim())?)),
-            None => (text.trim(), None),
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let (rate, burst) = match words.as_slice() {
+            [rate] => (*rate, None),
+            [rate, "burst", burst] => (*rate, Some(units::parse_count(burst)?)),
+            _ => return Err(shape()),
         };
         let (requests, period) = rate.split_once('/').ok_or_else(shape)?;
         Ok(Quota {
-            requests: units::parse_count(requests.trim())?,
-            period: units::parse_period(period.trim())?,
+            requests: units::parse_count(requests)?,
+            period: units::parse_period(period)?,
             burst,
         })
     }
@@ -309,6 +311,18 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+/// What happens to quota already used when a limit changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnChange {
+    /// What was used stays used: a raised limit helps at once, a lowered one bites at once.
+    #[default]
+    Keep,
+    /// The used fraction stays, rounded up to a whole request.
+    Scale,
+    /// The bucket starts whole.
+    Reset,
+}
+
 /// How much one request takes: 0 is a peek, at most [`MAX_COUNT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost(u64);
@@ -323,6 +337,15 @@ impl Cost {
 
     pub fn get(self) -> u64 {
         self.0
+    }
+
+    pub(super) fn less(self, other: Cost) -> Cost {
+        Cost(self.0.saturating_sub(other.0))
+    }
+
+    /// So many times as much; beyond the largest capacity it stays just beyond it, and never passes.
+    pub(super) fn times(self, weight: u64) -> Cost {
+        Cost((self.0.saturating_mul(weight)).min(MAX_COUNT + 1))
     }
 }
 
@@ -473,6 +496,8 @@ mod tests {
             (Gcra, "10/1s burst 0"),
             (Gcra, "10/1s burst 1000000001"),
             (Gcra, "10/1s burst x"),
+            (Gcra, "10/1s burst"),
+            (Gcra, "10 / 1s"),
             (Gcra, "1/366d burst 101"),
             (FixedWindow, "10/1s burst 5"),
             (SlidingLog, "100001/1s"),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::clock::Micros;
 use super::identity::{Dimension, Identity, Pattern};
+pub use super::limit::OnChange;
 use super::limit::{Algorithm, Cost, Limit};
 
 /// A whole policy, checked: every name in it exists, every limit is within range.
@@ -50,14 +51,6 @@ pub enum OnStoreError {
     Open,
     Closed,
     Local,
-}
-
-/// What happens to quota already used when a limit changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnChange {
-    Keep,
-    Scale,
-    Reset,
 }
 
 /// Where an enforcing gateway finds who asks.

@@ -33,6 +33,8 @@ pub struct Rules {
     policy: Arc<Policy>,
     dimensions: Vec<(Dimension, Index)>,
     limits: Vec<LimitsOfRule>,
+    /// Rules that refuse requests without an identity of their dimension.
+    insisting: Vec<usize>,
 }
 
 /// The limits of one rule under the names of their buckets.
@@ -117,7 +119,9 @@ impl Rules {
             finder.add(number, rule);
         }
         let limits = policy.rules.iter().map(|rule| LimitsOfRule::of(rule, &policy)).collect();
-        Rules { policy, dimensions: dimensions.into_iter().collect(), limits }
+        let insists = |rule: &Rule| rule.enabled && rule.reject_missing && !rule.shadow;
+        let insisting = (0..policy.rules.len()).filter(|n| insists(&policy.rules[*n])).collect();
+        Rules { policy, dimensions: dimensions.into_iter().collect(), limits, insisting }
     }
 
     pub fn policy(&self) -> &Arc<Policy> {
@@ -150,9 +154,34 @@ impl Rules {
         applying
     }
 
-    /// Dimensions without which a request is refused.
-    pub fn required(&self) -> impl Iterator<Item = &Rule> {
-        self.policy.rules.iter().filter(|rule| rule.enabled && rule.reject_missing && !rule.shadow)
+    /// Every rule that can apply to `identity` at some endpoint, in the order of the file.
+    pub fn anywhere<'a>(
+        &'a self,
+        identity: &Identity,
+        tier: Option<&str>,
+    ) -> impl Iterator<Item = Applied<'a>> {
+        let fits = move |rule: &&Rule| {
+            let by_tier = rule.tiers.is_empty()
+                || tier.is_some_and(|t| rule.tiers.iter().any(|own| own == t));
+            let by_identity =
+                rule.matches.is_empty() || rule.matches.iter().any(|p| p.matches(identity));
+            rule.enabled && rule.dimension.holds(identity) && by_tier && by_identity
+        };
+        let both = self.policy.rules.iter().zip(&self.limits);
+        both.filter(move |(rule, _)| fits(rule)).map(|(rule, limits)| Applied { rule, limits })
+    }
+
+    /// A rule that insists on an identity which this request does not have.
+    pub fn missing(
+        &self,
+        all: &[Identity],
+        tier: Option<&str>,
+        target: Target<'_>,
+    ) -> Option<&Rule> {
+        self.insisting.iter().map(|number| &self.policy.rules[*number]).find(|rule| {
+            let absent = !all.iter().any(|identity| rule.dimension.holds(identity));
+            absent && rule.endpoint.matches(target.path) && rule.is_for(all, tier, target.method)
+        })
     }
 }
 
@@ -161,7 +190,13 @@ impl LimitsOfRule {
         let named = |specs: &[LimitSpec]| {
             let named = specs.iter().zip(0u8..);
             named
-                .map(|(spec, index)| Arc::new(RuleLimit::new(&rule.name, index, spec.limit)))
+                .map(|(spec, index)| {
+                    Arc::new(
+                        RuleLimit::new(&rule.name, index, spec.limit)
+                            .with_weight(rule.cost)
+                            .with_on_change(rule.on_change),
+                    )
+                })
                 .collect()
         };
         match &rule.limits {
@@ -193,14 +228,40 @@ impl Rule {
         tier: Option<&str>,
         method: Option<&str>,
     ) -> bool {
+        let by_identity =
+            self.matches.is_empty() || self.matches.iter().any(|pattern| pattern.matches(identity));
+        by_identity && self.is_for(all, tier, method)
+    }
+
+    /// The same for whoever asks.
+    fn is_for(&self, all: &[Identity], tier: Option<&str>, method: Option<&str>) -> bool {
         let by_method = self.methods.is_empty()
             || method.is_some_and(|m| self.methods.iter().any(|own| own == m));
         let by_tier =
             self.tiers.is_empty() || tier.is_some_and(|t| self.tiers.iter().any(|own| own == t));
-        let by_identity =
-            self.matches.is_empty() || self.matches.iter().any(|pattern| pattern.matches(identity));
         let absent = |dimension: &Dimension| !all.iter().any(|other| dimension.holds(other));
-        by_method && by_tier && by_identity && self.unless.iter().all(absent)
+        by_method && by_tier && self.unless.iter().all(absent)
+    }
+}
+
+impl Endpoint {
+    /// Whether a path is among those it means; a request without one is only under `Any`.
+    pub fn matches(&self, path: Option<&str>) -> bool {
+        let Some(path) = path else { return *self == Endpoint::Any };
+        match self {
+            Endpoint::Any => true,
+            Endpoint::Exact(exact) => exact == path,
+            Endpoint::Prefix(prefix) => prefixes_of(path).any(|p| p == prefix),
+            Endpoint::Segments(pattern) => {
+                let mut segments = segments_of(path);
+                let fits = pattern.iter().all(|wanted| match (segments.next(), wanted) {
+                    (Some(found), Some(literal)) => found == literal,
+                    (Some(found), None) => !found.is_empty(),
+                    (None, _) => false,
+                });
+                fits && segments.next().is_none()
+            }
+        }
     }
 }
 

@@ -16,9 +16,26 @@ pub fn about(duration: Micros) -> String {
     Micros(duration.0.div_ceil(keep) * keep).to_string()
 }
 
+/// A moment to the second, in UTC: `2026-12-01T00:00:00Z`.
+pub fn moment(at: Micros) -> String {
+    let seconds = i64::try_from(at.0 / Micros::SECOND.0).unwrap_or(i64::MAX);
+    match jiff::Timestamp::from_second(seconds) {
+        Ok(moment) => moment.to_string(),
+        Err(_) => "the end of time".into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn moments_are_spelled_in_utc() {
+        assert_eq!(moment(Micros(1_796_083_200_999_999)), "2026-12-01T00:00:00Z");
+        assert_eq!(moment(Micros(0)), "1970-01-01T00:00:00Z");
+        assert_eq!(moment(Micros::LAST), "2255-06-05T23:47:34Z");
+        assert_eq!(moment(Micros(u64::MAX)), "the end of time");
+    }
 
     #[test]
     fn three_digits_are_enough_and_never_too_early() {

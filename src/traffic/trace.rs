@@ -1,14 +1,14 @@
 //! Traces: CSV with the header `t_us,key,cost`, one request a line, decided in file order.
 
-use std::io::Read;
-
-use csv::StringRecord;
+use std::io::{BufRead, ErrorKind};
 
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::Cost;
 
-const HEADER: [&str; 3] = ["t_us", "key", "cost"];
+const HEADER: &str = "t_us,key,cost";
+/// A key has at most 1 KiB; a line that is longer than this is no line of a trace.
+const MAX_LINE_BYTES: u64 = 64 * 1024;
 
 /// One line of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,83 +26,103 @@ pub struct TraceError {
     pub why: String,
 }
 
-/// Reads requests one by one, so that a trace of any length fits.
+/// Reads requests one by one, so that a trace of any length fits. A request is a line: keys have
+/// no control characters, so a quoted line break is none. Empty lines are passed over.
+#[derive(Debug)]
 pub struct Trace<R> {
-    csv: csv::Reader<R>,
-    record: StringRecord,
+    source: R,
+    line: u64,
+    text: Vec<u8>,
 }
 
-impl<R: Read> Trace<R> {
+impl<R: BufRead> Trace<R> {
     pub fn new(source: R) -> Result<Trace<R>, TraceError> {
-        let mut csv = csv::ReaderBuilder::new().flexible(true).from_reader(source);
-        let header = csv.headers().map_err(|e| at_line(1, csv_error(&e)))?;
+        let mut trace = Trace { source, line: 0, text: Vec::new() };
+        trace.read_line()?;
+        let text = String::from_utf8_lossy(&trace.text);
         // Spreadsheets like to put a byte order mark in front.
-        let names = header.iter().map(|name| name.trim_start_matches('\u{feff}'));
-        if !names.clone().eq(HEADER) {
-            let found = names.collect::<Vec<_>>().join(",");
+        let found = text.trim_start_matches('\u{feff}');
+        if found != HEADER {
+            let shown: String = found.chars().take(60).collect();
+            return Err(at_line(1, format!("the header is `{shown}`, it has to be `{HEADER}`")));
+        }
+        Ok(trace)
+    }
+
+    /// Takes the next line without its end into `text`; false when there is none.
+    fn read_line(&mut self) -> Result<bool, TraceError> {
+        self.text.clear();
+        self.line += 1;
+        let mut limited = std::io::Read::take(&mut self.source, MAX_LINE_BYTES);
+        let read = limited.read_until(b'\n', &mut self.text).map_err(|error| {
+            let why = match error.kind() {
+                ErrorKind::IsADirectory => "it is a folder".to_string(),
+                _ => error.to_string(),
+            };
+            at_line(self.line, format!("cannot read: {why}"))
+        })?;
+        if read as u64 == MAX_LINE_BYTES && self.text.last() != Some(&b'\n') {
             return Err(at_line(
-                1,
-                format!("the header is `{found}`, it has to be `t_us,key,cost`"),
+                self.line,
+                format!("the line is longer than {MAX_LINE_BYTES} bytes"),
             ));
         }
-        Ok(Trace { csv, record: StringRecord::new() })
-    }
-
-    fn read(&mut self) -> Result<Option<Request>, TraceError> {
-        match self.csv.read_record(&mut self.record) {
-            Ok(true) => {
-                let line = self.record.position().map_or(0, csv::Position::line);
-                request(&self.record).map(Some).map_err(|why| at_line(line, why))
-            }
-            Ok(false) => Ok(None),
-            Err(error) => {
-                let place =
-                    error.position().map_or(self.csv.position().line(), csv::Position::line);
-                Err(at_line(place, csv_error(&error)))
-            }
+        while matches!(self.text.last(), Some(b'\n' | b'\r')) {
+            self.text.pop();
         }
+        Ok(read > 0)
     }
 }
 
-impl<R: Read> Iterator for Trace<R> {
+impl<R: BufRead> Iterator for Trace<R> {
     type Item = Result<Request, TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.read().transpose()
+        loop {
+            match self.read_line() {
+                Ok(true) if self.text.is_empty() => {}
+                Ok(true) => {
+                    return Some(request(&self.text).map_err(|why| at_line(self.line, why)));
+                }
+                Ok(false) => return None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
     }
 }
 
-impl<R> std::fmt::Debug for Trace<R> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Trace").field("record", &self.record).finish_non_exhaustive()
-    }
-}
-
-fn request(record: &StringRecord) -> Result<Request, String> {
-    let [at, key, cost] = [0, 1, 2].map(|field| record.get(field));
-    let (Some(at), Some(key), Some(cost), 3) = (at, key, cost, record.len()) else {
-        return Err(format!("{} fields instead of 3 (t_us,key,cost)", record.len()));
+fn request(line: &[u8]) -> Result<Request, String> {
+    let line = std::str::from_utf8(line).map_err(|_| "this is not UTF-8 text")?;
+    let quoted;
+    let fields: Vec<&str> = if line.contains('"') {
+        quoted = unquote(line)?;
+        quoted.iter().collect()
+    } else {
+        line.split(',').collect()
+    };
+    let [at, key, cost] = fields.as_slice() else {
+        return Err(format!("{} fields instead of 3 ({HEADER})", fields.len()));
     };
     let time = at.parse().map(Micros).ok().filter(|at| *at <= Micros::LAST);
     Ok(Request {
         at: time.ok_or_else(|| {
-            format!("`{at}` is not a time; Unix microseconds, whole, up to the year 2255")
+            format!("`{at}` is not a time; Unix microseconds, whole, up to the year 2253")
         })?,
         key: Identity::opaque(key).map_err(|e| e.to_string())?,
         cost: cost.parse().map_err(|e: crate::engine::limit::CostError| e.to_string())?,
     })
 }
 
-fn at_line(line: u64, why: String) -> TraceError {
-    TraceError { line, why }
+/// A line with quotes in it, as CSV reads it.
+fn unquote(line: &str) -> Result<csv::StringRecord, String> {
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(line.as_bytes());
+    let mut record = csv::StringRecord::new();
+    reader.read_record(&mut record).map_err(|e| e.to_string())?;
+    Ok(record)
 }
 
-fn csv_error(error: &csv::Error) -> String {
-    match error.kind() {
-        csv::ErrorKind::Io(io) => format!("cannot read: {io}"),
-        csv::ErrorKind::Utf8 { .. } => "this is not UTF-8 text".into(),
-        _ => error.to_string(),
-    }
+fn at_line(line: u64, why: String) -> TraceError {
+    TraceError { line, why }
 }
 
 #[cfg(test)]
@@ -151,6 +171,17 @@ mod tests {
             let error = error.expect(line);
             assert_eq!((requests.len(), error.line), (1, 3), "{line}");
             assert!(error.why.contains(why), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn lines_are_counted_as_an_editor_counts_them() {
+        for text in [
+            "t_us,key,cost\r\n1,a,1\r\n2,a,1\r\n3,b,x\r\n",
+            "t_us,key,cost\n1,a,1\n\n3,b,x\n",
+            "t_us,key,cost\n\n\n\"3\",b,x",
+        ] {
+            assert_eq!(read(text).1.expect(text).line, 4, "{text:?}");
         }
     }
 

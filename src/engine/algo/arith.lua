@@ -30,15 +30,18 @@ end
 local MAX_HELD = 4503599627370496
 
 -- The limit in hand: its name (rule#index), algorithm's code, L, B and P; the rate in lowest terms,
--- l requests in p µs; the spans of one request (one, one_part) and of all (full, full_part); and
--- `head`, the bytes that its record begins with.
-local name, alg, L, B, P, l, p, one, one_part, full, full_part, head
+-- l requests in p µs; the spans of one request (one, one_part) and of all (full, full_part);
+-- `price`, what the request takes from it; `on_change`, what becomes of quota used under another
+-- limit of its name (0 keep, 1 scale, 2 reset); `head`, the bytes that its record begins with.
+local name, alg, L, B, P, l, p, one, one_part, full, full_part, price, on_change, head
 -- What its bucket remembers: the time of the last charge, when it is whole, and three numbers
 -- whose meaning is the algorithm's own. x and y: what `decide` found that `take` will need.
 local last, whole, a, b, c, x, y
+-- Chunks of a sliding log that are not as they are stored.
+local overlay
 
 -- Each algorithm has functions of what is in hand. `decide(t, cost)` returns allowed, remaining,
 -- retry_after (-1 none), reset_after, next_after and delay. `take(t, cost)` charges what `decide`
 -- was asked last, whether or not that was allowed. Seldom needed are `refund(charged_at, cost)`
--- and, for the buckets, `carry_over(old_l, old_p)`: a script pays for each of its functions every
--- time it runs, so those come behind the usual case.
+-- and `carry_over(old_L, old_B, old_P)`, for a state that was charged under another limit: a script
+-- pays for each of its functions every time it runs, so those come behind the usual case.

@@ -54,8 +54,10 @@ local function refund_bucket(_, cost)
   a, b, whole = us, part, last + us + (part > 0 and 1 or 0)
 end
 
--- The same number of used requests, at the rate of the limit in hand.
-local function carry_over(old_l, old_p)
+-- The same number of used requests, or the same share of the capacity rounded up to a whole one.
+local function carry_over_bucket(old_L, old_B, old_P)
+  local divisor = gcd(old_L, old_P)
+  local old_l, old_p = old_L / divisor, old_P / divisor
   local most = 1125899906842624
   local used, parts = most, 0
   if a * old_l / old_p < 2 * most then
@@ -63,6 +65,17 @@ local function carry_over(old_l, old_p)
     parts = parts + b
     used, parts = used + floor(parts / old_p), fmod(parts, old_p)
     if used >= most then used, parts = most, 0 end
+  end
+  if on_change == 1 then
+    if used * B / old_B >= 2 * most then
+      used, parts = most, 0
+    else
+      local share, rest = mul_div(used, B, old_B)
+      local more, more_rest = mul_div(parts, B, old_p)
+      rest = rest + more + (more_rest > 0 and 1 or 0)
+      used, parts = share - floor(-rest / old_B), 0
+      if used > most then used = most end
+    end
   end
   local grains, rest = mul_div(parts, p, old_p)
   if rest > 0 then grains = grains + 1 end

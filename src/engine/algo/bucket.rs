@@ -68,17 +68,31 @@ impl Backlog {
     /// The same number of used requests, at the rate of `new`; a fraction that the new rate cannot
     /// express is rounded up.
     pub(super) fn at_another_rate(self, old: &Limit, new: &Limit) -> Backlog {
-        let (used, parts) = mul_div(self.held.us, old.tokens(), old.micros());
-        let parts = parts + self.held.part;
-        let used = used + u128::from(parts / old.micros());
-        let (used, parts) = match u64::try_from(used) {
-            Ok(used) if used < MAX_OWED => (used, parts % old.micros()),
-            _ => (MAX_OWED, 0),
-        };
+        let (used, parts) = self.used(old);
         let (grains, rest) = mul_div(parts, new.micros(), old.micros());
         let grains = grains as u64 + u64::from(rest > 0);
         let fraction = Span { us: grains / new.tokens(), part: grains % new.tokens() };
         Backlog { last: self.last, held: add(new, new.span(used), fraction) }
+    }
+
+    /// The same used share of the capacity, rounded up to a whole request.
+    pub(super) fn scaled(self, old: &Limit, new: &Limit) -> Backlog {
+        let (used, parts) = self.used(old);
+        let exact = (u128::from(used) * u128::from(old.micros()) + u128::from(parts))
+            * u128::from(new.capacity());
+        let scaled = exact.div_ceil(u128::from(old.micros()) * u128::from(old.capacity()));
+        let used = u64::try_from(scaled).unwrap_or(MAX_OWED).min(MAX_OWED);
+        Backlog { last: self.last, held: add(new, new.span(used), Span::ZERO) }
+    }
+
+    /// Used requests at the last charge: whole ones, and parts of which `micros` make one.
+    fn used(&self, limit: &Limit) -> (u64, u64) {
+        let (used, parts) = mul_div(self.held.us, limit.tokens(), limit.micros());
+        let parts = parts + self.held.part;
+        match u64::try_from(used + u128::from(parts / limit.micros())) {
+            Ok(used) if used < MAX_OWED => (used, parts % limit.micros()),
+            _ => (MAX_OWED, 0),
+        }
     }
 }
 

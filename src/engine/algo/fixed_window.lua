@@ -23,3 +23,7 @@ local function refund_fixed_window(charged_at, cost)
   a = a > cost and a - cost or 0
   if a == 0 then whole = last end
 end
+
+local function carry_over_fixed_window(old_L)
+  if on_change == 1 then a = scaled(a, old_L) end
+end

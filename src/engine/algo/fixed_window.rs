@@ -9,7 +9,7 @@
 
 use super::super::clock::Micros;
 use super::super::limit::{Decision, Limit};
-use super::{MAX_HELD, window_start};
+use super::{MAX_HELD, scaled_count, window_start};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindow {
@@ -47,6 +47,10 @@ impl FixedWindow {
         if window_start(charged_at, limit.period()) == window_start(self.last, limit.period()) {
             self.count = self.count.saturating_sub(cost);
         }
+    }
+
+    pub(super) fn scaled(self, old: &Limit, new: &Limit) -> FixedWindow {
+        FixedWindow { count: scaled_count(self.count, old, new), ..self }
     }
 
     pub(super) fn whole_at(&self, period: Micros) -> Micros {

@@ -12,7 +12,7 @@ mod sliding_log;
 mod sliding_window;
 
 use super::clock::Micros;
-use super::limit::{Algorithm, Cost, Decision, Limit};
+use super::limit::{Algorithm, Cost, Decision, Limit, OnChange, mul_div};
 pub use bucket::Backlog;
 pub use fixed_window::FixedWindow;
 pub use sliding_log::SlidingLog;
@@ -116,17 +116,37 @@ pub fn refund(limit: &Limit, state: &mut State, charged: &Limit, charged_at: Mic
     }
 }
 
-/// What a bucket that was charged under `old` remembers under `new`: what was used stays used.
-/// Another algorithm, or another period of a window, starts whole; so does what is whole under
-/// `old`, for a store may have forgotten it by now.
-pub fn carry_over(old: &Limit, new: &Limit, state: State, now: Micros) -> State {
-    if !same_clockwork(old, new) || state.whole_at(old) <= now {
+/// What a bucket that was charged under `old` remembers under `new`. Another algorithm, or another
+/// period of a window, starts whole; so does what is whole under `old`, for a store may have
+/// forgotten it by now.
+pub fn carry_over(
+    old: &Limit,
+    new: &Limit,
+    on_change: OnChange,
+    state: State,
+    now: Micros,
+) -> State {
+    let starts_whole = !same_clockwork(old, new) || state.whole_at(old) <= now;
+    if starts_whole || on_change == OnChange::Reset {
         return State::fresh(new.algorithm());
     }
-    match state {
-        State::Backlog(s) if new.requests() > 0 => State::Backlog(s.at_another_rate(old, new)),
-        unchanged => unchanged,
+    if new.requests() == 0 {
+        return state;
     }
+    match (state, on_change) {
+        (State::Backlog(s), OnChange::Scale) => State::Backlog(s.scaled(old, new)),
+        (State::Backlog(s), _) => State::Backlog(s.at_another_rate(old, new)),
+        (State::FixedWindow(s), OnChange::Scale) => State::FixedWindow(s.scaled(old, new)),
+        (State::SlidingWindow(s), OnChange::Scale) => State::SlidingWindow(s.scaled(old, new)),
+        (State::SlidingLog(s), OnChange::Scale) => State::SlidingLog(Box::new(s.scaled(old, new))),
+        (kept, _) => kept,
+    }
+}
+
+/// `count · L' / L`, rounded up.
+fn scaled_count(count: u64, old: &Limit, new: &Limit) -> u64 {
+    let (whole, rest) = mul_div(count, new.requests(), old.requests());
+    u64::try_from(whole + u128::from(rest > 0)).unwrap_or(MAX_HELD).min(MAX_HELD)
 }
 
 /// Whether what was used under one limit means something under the other.

@@ -7,7 +7,8 @@ local CHUNK = 8 + 64 * 16
 local function chunk_key(number) return name .. '/' .. string.format('%.0f', number) end
 
 local function read_chunk(number)
-  return redis.call('HGET', KEYS[2], chunk_key(number)) or error('sliding log has lost a chunk')
+  if overlay then return overlay[number] end
+  return redis.call('HGET', KEYS[2], chunk_key(number))
 end
 
 local function write_chunk(number, sum, charges)
@@ -20,6 +21,12 @@ local function expired(t)
   local gone, number = 0, b
   while true do
     local chunk = read_chunk(number)
+    if not chunk then
+      -- Somebody removed the charges and left the record: as with any key that is gone, the quota
+      -- is whole.
+      a, whole = 0, last
+      return 0
+    end
     if unpack('<d', chunk, #chunk - 15) + P > t then
       local pos = 9
       while true do
@@ -83,6 +90,13 @@ end
 
 local function take_sliding_log(t, cost)
   if a == 0 then b, c = 0, -1 end
+  if overlay then
+    for number = b, overlay.stored do
+      redis.call('HDEL', KEYS[2], chunk_key(number))
+      if overlay[number] then redis.call('HSET', KEYS[2], chunk_key(number), overlay[number]) end
+    end
+    overlay = nil
+  end
   local gone, number, pos, chunk = expired(t)
   trim(number, pos, chunk)
   a = a - gone
@@ -147,4 +161,35 @@ local function refund_sliding_log(charged_at, cost)
   write_chunk(low, sum - back, sub(chunk, 9, pos - 1) .. rest)
   a = a - back
   drop_empty_tail()
+end
+
+-- Scales the sums of the newest charges, so that whatever still counts at any time is rounded up as
+-- one number. What comes of it lies in the overlay until there is a charge.
+local function carry_over_sliding_log(old_L)
+  if on_change ~= 1 or a == 0 or not read_chunk(b) then return end
+  local charges, sum, scaled_sum = {}, 0, 0
+  for number = c, b, -1 do
+    local chunk = read_chunk(number)
+    for pos = #chunk - 15, 9, -16 do
+      local at, cost = unpack('<dd', chunk, pos)
+      sum = sum + cost
+      local now_sum = scaled(sum, old_L)
+      if now_sum > scaled_sum then
+        charges[#charges + 1] = { at, now_sum - scaled_sum }
+        scaled_sum = now_sum
+      end
+    end
+  end
+  overlay = { stored = c }
+  a, c, whole = scaled_sum, b - 1, charges[1][1] + P
+  local texts, in_chunk = {}, 0
+  for n = #charges, 1, -1 do
+    texts[#texts + 1] = pack('<dd', charges[n][1], charges[n][2])
+    in_chunk = in_chunk + charges[n][2]
+    if #texts == 64 or n == 1 then
+      c = c + 1
+      overlay[c] = pack('<d', in_chunk) .. table.concat(texts)
+      texts, in_chunk = {}, 0
+    end
+  end
 end

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use super::super::clock::Micros;
 use super::super::limit::{Decision, Limit};
-use super::MAX_HELD;
+use super::{MAX_HELD, scaled_count};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlidingLog {
@@ -84,6 +84,22 @@ impl SlidingLog {
         if *charged == 0 {
             self.charges.remove(index);
         }
+    }
+
+    /// Scales the sums of the newest charges, so that whatever still counts at any time is rounded
+    /// up as one number.
+    pub(super) fn scaled(&self, old: &Limit, new: &Limit) -> SlidingLog {
+        let (mut sum, mut scaled_sum) = (0, 0);
+        let mut charges = VecDeque::with_capacity(self.charges.len());
+        for (at, cost) in self.charges.iter().rev() {
+            sum += cost;
+            let scaled = scaled_count(sum, old, new);
+            if scaled > scaled_sum {
+                charges.push_front((*at, scaled - scaled_sum));
+                scaled_sum = scaled;
+            }
+        }
+        SlidingLog { last: self.last, charges, sum: scaled_sum }
     }
 
     pub(super) fn whole_at(&self, period: Micros) -> Micros {

@@ -57,3 +57,7 @@ local function refund_sliding_window(charged_at, cost)
   end
   if a == 0 then whole = b > 0 and newest + P or last end
 end
+
+local function carry_over_sliding_window(old_L)
+  if on_change == 1 then a, b = scaled(a, old_L), scaled(b, old_L) end
+end

@@ -11,7 +11,7 @@
 
 use super::super::clock::Micros;
 use super::super::limit::{Decision, Limit, mul_div};
-use super::{MAX_HELD, window_start};
+use super::{MAX_HELD, scaled_count, window_start};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindow {
@@ -74,6 +74,11 @@ impl SlidingWindow {
         } else if charged + period == newest {
             self.previous = self.previous.saturating_sub(cost);
         }
+    }
+
+    pub(super) fn scaled(self, old: &Limit, new: &Limit) -> SlidingWindow {
+        let [current, previous] = [self.current, self.previous].map(|n| scaled_count(n, old, new));
+        SlidingWindow { current, previous, ..self }
     }
 
     pub(super) fn whole_at(&self, period: Micros) -> Micros {

@@ -64,7 +64,8 @@ impl Charge {
             let limit = rule_limit.limit();
             put_text(&mut bytes, rule_limit.name());
             bytes.push(limit.algorithm().code());
-            for number in [limit.requests(), limit.period().0, limit.capacity(), at.0] {
+            let weight = rule_limit.cost(Cost::ONE).get();
+            for number in [limit.requests(), limit.period().0, limit.capacity(), at.0, weight] {
                 bytes.extend(number.to_le_bytes());
             }
         }
@@ -117,7 +118,8 @@ impl Reader<'_> {
         let burst = Some(self.number()?).filter(|_| algorithm.is_bucket());
         let limit = Limit::new(algorithm, Quota { requests, period, burst }).ok()?;
         let at = Micros(self.number()?);
-        let rule_limit = RuleLimit::new(rule, index.parse().ok()?, limit);
+        let weight = Cost::new(self.number()?).ok()?;
+        let rule_limit = RuleLimit::new(rule, index.parse().ok()?, limit).with_weight(weight);
         // A limit of 0 never charges.
         (requests > 0 && at <= Micros::LAST).then(|| (Arc::new(rule_limit), at))
     }

@@ -28,6 +28,38 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix(String);
 
+/// What there is under the hash tag of the policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The published version, without its text.
+    Current,
+    /// Versions and their texts.
+    History,
+    /// Blocked and exempt patterns.
+    Lists,
+    Switches,
+    /// The audit trail.
+    Events,
+    /// The identities of which something is known.
+    Subjects,
+}
+
+impl Part {
+    pub const ALL: [Part; 6] =
+        [Part::Current, Part::History, Part::Lists, Part::Switches, Part::Events, Part::Subjects];
+
+    fn name(self) -> &'static str {
+        match self {
+            Part::Current => "current",
+            Part::History => "history",
+            Part::Lists => "lists",
+            Part::Switches => "switches",
+            Part::Events => "events",
+            Part::Subjects => "subjects",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` cannot be a key prefix; 1 to 64 printable ASCII characters without space, {{, }}, *, ?, [, ], ^ and \\, e.g. rl1:"
@@ -65,11 +97,24 @@ impl Prefix {
         format!("{}:r:{charge:016x}", self.quota(identity))
     }
 
-    /// Whose key this is, if it is one of ours.
+    /// What operators keep about one identity.
+    pub fn subject(&self, identity: &Identity) -> String {
+        self.quota(identity) + ":s"
+    }
+
+    /// What operators keep that belongs to no identity, all of it in one slot. In an identity `$`
+    /// is encoded, so none has this hash tag.
+    pub fn policy(&self, part: Part) -> String {
+        format!("{}{{$policy}}:{}", self.0, part.name())
+    }
+
+    /// Whose key this is, if it is one of ours and belongs to somebody.
     pub fn identity_of(&self, key: &str) -> Option<Identity> {
         let (encoded, _kind) = key.strip_prefix(&self.0)?.strip_prefix('{')?.split_once('}')?;
         let text = percent_decode_str(encoded).decode_utf8().ok()?;
-        Identity::opaque(&text).ok()
+        let identity = Identity::opaque(&text).ok()?;
+        let is_own_spelling = utf8_percent_encode(identity.as_str(), PLAIN).to_string() == encoded;
+        is_own_spelling.then_some(identity)
     }
 }
 
@@ -103,13 +148,28 @@ mod tests {
         assert!(Prefix::new("team-a:rl1:").is_ok());
     }
 
+    #[test]
+    fn nobody_can_be_called_like_the_policy() {
+        let prefix = Prefix::default();
+        assert_eq!(prefix.policy(Part::Current), "rl1:{$policy}:current");
+        for part in Part::ALL {
+            assert_eq!(prefix.identity_of(&prefix.policy(part)), None);
+        }
+        let impostor = Identity::opaque("$policy").unwrap();
+        assert_eq!(prefix.quota(&impostor), "rl1:{%24policy}");
+        assert_eq!(prefix.subject(&impostor), "rl1:{%24policy}:s");
+        assert_eq!(prefix.identity_of(&prefix.subject(&impostor)), Some(impostor));
+    }
+
     proptest! {
         #[test]
         fn a_key_leads_back_to_its_identity_and_to_no_other(text in "[^\\p{Cc}]{1,80}") {
             let prefix = Prefix::default();
             let identity = Identity::opaque(&text).unwrap();
             // Decoding undoes encoding, so no two identities share a key.
-            for key in [prefix.quota(&identity), prefix.log(&identity), prefix.answer(&identity, "}{:i:")] {
+            for key in [prefix.quota(&identity), prefix.subject(&identity), prefix.log(&identity), prefix.answer(&identity, "}{:i:")] {
+                let is_policy = key.starts_with("rl1:{$");
+                prop_assert!(!is_policy);
                 prop_assert_eq!(prefix.identity_of(&key), Some(identity.clone()));
             }
         }

@@ -327,7 +327,7 @@ impl Quotas {
         if let (Quotas::One(quota), [limit]) = (&mut *self, check.limits)
             && Arc::ptr_eq(&quota.limit, limit)
         {
-            return Answer::decided(smallvec![quota.check_alone(now, check.cost)]);
+            return Answer::decided(smallvec![quota.check_alone(now, limit.cost(check.cost))]);
         }
         let ask = |quotas: &Quotas, limit: &Arc<RuleLimit>, cost| match quotas.find(limit) {
             Some(quota) => quota.decide(limit, now, cost),
@@ -336,10 +336,10 @@ impl Quotas {
             }
         };
         let mut decisions: SmallVec<[Decision; 1]> =
-            check.limits.iter().map(|limit| ask(self, limit, check.cost)).collect();
+            check.limits.iter().map(|limit| ask(self, limit, limit.cost(check.cost))).collect();
         if decisions.iter().all(|d| d.allowed) {
             if check.cost > Cost::PEEK {
-                check.limits.iter().for_each(|limit| self.take(limit, now, check.cost));
+                check.limits.iter().for_each(|limit| self.take(limit, now, limit.cost(check.cost)));
             }
         } else {
             // Nobody is charged: whoever would have let it through answers as if nothing was asked.
@@ -383,18 +383,24 @@ impl Quotas {
 
     fn settle(&mut self, charge: &Charge, settled: Cost, now: Micros) {
         for (limit, charged_at) in &charge.parts {
-            if settled > charge.cost {
-                let more = Cost::new(settled.get() - charge.cost.get()).expect("less than a cost");
+            let (was, becomes) = (limit.cost(charge.cost), limit.cost(settled));
+            if becomes > was {
                 let quota = self.find_or_add(limit);
                 let present = quota.limit.clone();
-                algo::take(present.limit(), &mut quota.state, now, more);
+                algo::take(present.limit(), &mut quota.state, now, becomes.less(was));
             } else if self.find(limit).is_some() {
-                let less = Cost::new(charge.cost.get() - settled.get()).expect("less than a cost");
                 let quota = self.find_or_add(limit);
-                let present = quota.limit.limit();
-                algo::refund(present, &mut quota.state, limit.limit(), *charged_at, less);
+                let (present, back) = (quota.limit.limit(), was.less(becomes));
+                algo::refund(present, &mut quota.state, limit.limit(), *charged_at, back);
             }
         }
+    }
+}
+
+impl RuleLimit {
+    /// What was charged under `old`, as this limit sees it.
+    fn carry_over(&self, old: &RuleLimit, state: State, now: Micros) -> State {
+        algo::carry_over(old.limit(), self.limit(), self.on_change(), state, now)
     }
 }
 
@@ -421,7 +427,7 @@ impl Quota {
         if self.is_under(limit) {
             return algo::decide(limit.limit(), &self.state, now, cost);
         }
-        let carried = algo::carry_over(self.limit.limit(), limit.limit(), self.state.clone(), now);
+        let carried = limit.carry_over(&self.limit, self.state.clone(), now);
         algo::decide(limit.limit(), &carried, now, cost)
     }
 
@@ -432,7 +438,7 @@ impl Quota {
         }
         if !self.is_under(limit) {
             let state = mem::replace(&mut self.state, State::fresh(limit.limit().algorithm()));
-            self.state = algo::carry_over(self.limit.limit(), limit.limit(), state, now);
+            self.state = limit.carry_over(&self.limit, state, now);
         }
         self.limit = limit.clone();
     }

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 pub use self::redis::RedisStore;
 use super::clock::Micros;
 use super::identity::Identity;
-use super::limit::{Cost, Decision, Limit, deciding};
+use super::limit::{Cost, Decision, Limit, OnChange, deciding};
 pub use charge::{Charge, Settlement};
 pub use memory::MemoryStore;
 
@@ -27,6 +27,9 @@ pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 255;
 pub struct RuleLimit {
     name: String,
     limit: Limit,
+    /// How often a request's cost counts under this rule.
+    weight: u64,
+    on_change: OnChange,
 }
 
 impl RuleLimit {
@@ -36,7 +39,26 @@ impl RuleLimit {
             !rule.is_empty() && rule.len() <= 200,
             "rule names are checked where they are read"
         );
-        RuleLimit { name: format!("{rule}#{index}"), limit }
+        RuleLimit { name: format!("{rule}#{index}"), limit, weight: 1, on_change: OnChange::Keep }
+    }
+
+    /// The same, under a rule whose requests cost this much each.
+    pub fn with_weight(self, weight: Cost) -> RuleLimit {
+        RuleLimit { weight: weight.get().max(1), ..self }
+    }
+
+    /// The same, under a rule that says what becomes of used quota when this limit is new.
+    pub fn with_on_change(self, on_change: OnChange) -> RuleLimit {
+        RuleLimit { on_change, ..self }
+    }
+
+    pub fn on_change(&self) -> OnChange {
+        self.on_change
+    }
+
+    /// What a request of `cost` takes from this limit. More than any capacity stays more.
+    pub fn cost(&self, cost: Cost) -> Cost {
+        cost.times(self.weight)
     }
 
     pub fn name(&self) -> &str {
@@ -111,6 +133,12 @@ impl Answer {
         self.decisions.iter().map(|d| d.delay).max().unwrap_or_default()
     }
 
+    /// As [`Answer::charge`], but none for an answer given before: its charge belongs to whoever
+    /// got it first.
+    pub fn charge_unless_replayed(&self, check: &Check<'_>) -> Option<Charge> {
+        if self.replayed { None } else { self.charge(check) }
+    }
+
     /// What was charged, so that it can be given back; none when nothing was.
     pub fn charge(&self, check: &Check<'_>) -> Option<Charge> {
         let charged = self.allowed() && check.cost > Cost::PEEK && !self.decisions.is_empty();
@@ -118,7 +146,7 @@ impl Answer {
     }
 }
 
-/// Why a store could not decide. Only `NotSent` proves that nothing was charged.
+/// Why a store could not decide.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     #[error("cannot reach redis at {url}: {why}")]

@@ -44,9 +44,7 @@ impl RedisAddress {
         if rest.ends_with("#insecure") {
             return Err(RedisAddressError::Insecure(shown));
         }
-        // The crate's message never quotes the URL, but it may quote a part of it.
-        let info =
-            text.into_connection_info().map_err(|e| not_a_url(&format!("{:?}", e.kind())))?;
+        let info = text.into_connection_info().map_err(|e| not_a_url(&reason(&e)))?;
         let mut login = info.redis_settings().clone();
         if let (None, Some(password)) = (login.password(), password) {
             login = login.set_password(password);
@@ -58,6 +56,11 @@ impl RedisAddress {
     pub(super) fn info(&self) -> ConnectionInfo {
         self.info.clone()
     }
+}
+
+/// The crate's words without the name of their kind; they never quote the URL.
+fn reason(error: &redis::RedisError) -> String {
+    error.to_string().split(" - ").next().unwrap_or_default().to_lowercase()
 }
 
 impl fmt::Display for RedisAddress {
@@ -83,25 +86,29 @@ fn tcp_settings() -> TcpSettings {
     settings
 }
 
-/// Everything between the scheme and the last `@` before the path becomes `***`, also in text that
-/// does not parse; so do passwords in the query of a unix socket's URL.
-fn without_secrets(text: &str) -> String {
+/// A URL as it may be shown: without userinfo, and of a query only what is known to be harmless;
+/// also for text that does not parse.
+pub fn without_secrets(text: &str) -> String {
     let (start, rest) = match text.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
         None => (String::new(), text),
     };
-    let rest = match rest.rsplit_once('@') {
+    let (place, query) = match rest.split_once('?') {
+        Some((place, query)) => (place, Some(query)),
+        None => (rest, None),
+    };
+    // A password may hold anything, also a slash: what stands before the last @ goes.
+    let place = match place.rsplit_once('@') {
         Some((_, after)) => format!("***@{after}"),
-        None => rest.to_string(),
+        None => place.to_string(),
     };
-    let rest = match rest.split_once("pass=") {
-        Some((before, after)) => {
-            let tail = after.find('&').map_or("", |at| &after[at..]);
-            format!("{before}pass=***{tail}")
-        }
-        None => rest,
-    };
-    start + &rest
+    let harmless =
+        |part: &&str| ["db=", "protocol=", "master="].iter().any(|name| part.starts_with(name));
+    let query = query.map(|query| {
+        let parts = query.split(['&', '#']).map(|part| if harmless(&part) { part } else { "***" });
+        format!("?{}", parts.collect::<Vec<_>>().join("&"))
+    });
+    format!("{start}{place}{}", query.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -114,7 +121,11 @@ mod tests {
             ("redis://127.0.0.1:6379/0", "redis://127.0.0.1:6379/0"),
             ("redis://:secret@host:1/2", "redis://***@host:1/2"),
             ("rediss://bob:se@cr@et@host", "rediss://***@host"),
-            ("redis+unix:///run/r.sock?pass=secret&db=1", "redis+unix:///run/r.sock?pass=***&db=1"),
+            ("redis+unix:///run/r.sock?pass=secret&db=1", "redis+unix:///run/r.sock?***&db=1"),
+            ("redis+unix:///run/r.sock?pass=se@cret", "redis+unix:///run/r.sock?***"),
+            ("redis+unix:///run/r.sock?p%61ss=secret", "redis+unix:///run/r.sock?***"),
+            ("redis://h:1/?password=secret#x", "redis://h:1/?***&***"),
+            ("redis://:se/cret@h:1", "redis://***@h:1"),
             ("bob:secret@host", "***@host"),
         ] {
             assert_eq!(without_secrets(text), shown);

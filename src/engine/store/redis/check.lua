@@ -32,7 +32,7 @@ local function ask(what)
   return allowed, pack('<dddddddd', allowed and 1 or 0, left, retry, reset, next_after, delay, t, jumped), t
 end
 
--- Each limit is taken in hand once to be asked and once more to be charged.
+-- Takes each limit in hand.
 local function each(act)
   local at = start
   while at <= #ARGV[1] do
@@ -42,11 +42,25 @@ local function each(act)
   end
 end
 
-local answers, all_allowed = {}, true
+-- Charges what was asked last. Nothing is stored by that but the charges of a sliding log, so logs
+-- wait until everybody has agreed.
+local replaced, records, latest = {}, '', 0
+local function charge(t)
+  take(t, price)
+  replaced[name], records = true, records .. record()
+  if whole > latest then latest = whole end
+end
+
+local answers, all_allowed, with_log = {}, true, false
 each(function()
-  local allowed, answer = ask(cost)
+  local allowed, answer, t = ask(price)
   answers[#answers + 1] = answer
   all_allowed = all_allowed and allowed
+  if alg == 6 then
+    with_log = true
+  elseif all_allowed and cost > 0 then
+    charge(t)
+  end
 end)
 
 if not all_allowed then
@@ -54,18 +68,20 @@ if not all_allowed then
   local n = 0
   each(function()
     n = n + 1
-    local _, peeked = ask(0)
-    if unpack('<d', answers[n]) == 1 then answers[n] = peeked end
+    if unpack('<d', answers[n]) == 1 then
+      local _, peeked = ask(0)
+      answers[n] = peeked
+    end
   end)
 elseif cost > 0 then
-  local replaced, records, latest, with_log = {}, '', 0, false
-  each(function()
-    local _, _, t = ask(cost)
-    take(t, cost)
-    replaced[name], records = true, records .. record()
-    if whole > latest then latest = whole end
-    with_log = with_log or alg == 6
-  end)
+  if with_log then
+    each(function()
+      if alg == 6 then
+        local _, _, t = ask(price)
+        charge(t)
+      end
+    end)
+  end
   save(value, replaced, records, latest, now, explicit, with_log)
 end
 

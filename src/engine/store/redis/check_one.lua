@@ -4,8 +4,8 @@
 local value = redis.call('GET', KEYS[1]) or ''
 if not ARGV[2] then
   local cost, after
-  cost, name, alg, L, B, P, l, p, one, one_part, full, full_part, after =
-    unpack('<dBc0BI4I4dI4ddddd', ARGV[1], 9)
+  cost, name, alg, L, B, P, l, p, one, one_part, full, full_part, price, on_change, after =
+    unpack('<dBc0BI4I4dI4ddddddB', ARGV[1], 9)
   head = sub(ARGV[1], 17, 34 + #name)
   local usual = L > 0 and after > #ARGV[1]
   if value == '' then
@@ -16,9 +16,9 @@ if not ARGV[2] then
     usual = false
   end
   if usual and last <= now then
-    local allowed, left, retry, reset, next_after, delay = decide(now, cost)
+    local allowed, left, retry, reset, next_after, delay = decide(now, price)
     if allowed and cost > 0 then
-      take(now, cost)
+      take(now, price)
       local record = head .. pack('<ddddd', last, whole, a, b, c)
       if explicit then
         redis.call('SET', KEYS[1], record, 'PX', 86400000)

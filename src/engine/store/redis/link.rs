@@ -121,6 +121,9 @@ impl Link {
 
     /// Runs calls one after the other in a pipeline of their own.
     pub(super) async fn call_in_order(&self, calls: &[Call]) -> Vec<CallResult> {
+        if calls.is_empty() {
+            return Vec::new();
+        }
         let connection = match self.shared.current.borrow().clone() {
             Current::Up(connection) => connection,
             Current::Down(why) => return calls.iter().map(|_| Err(why.clone())).collect(),
@@ -146,9 +149,11 @@ impl Link {
         let mut redis = connection.redis.clone();
         match timeout(self.shared.options.deadline.into(), redis.send_packed_command(command)).await
         {
-            Ok(Ok(Value::ServerError(error))) => Err(self.shared.refused(&error.into())),
+            Ok(Ok(Value::ServerError(error))) => {
+                Err(self.shared.refused(&connection, &error.into()))
+            }
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(self.shared.failed(&error)),
+            Ok(Err(error)) => Err(self.shared.failed(&connection, &error)),
             Err(_elapsed) => Err(self.shared.timed_out(began)),
         }
     }
@@ -169,44 +174,73 @@ impl Shared {
 
     fn timed_out(&self, began: Instant) -> StoreError {
         if self.health().timeout(began, Instant::now()) {
-            self.give_up("it no longer answers");
+            self.give_up(None, "it no longer answers");
         }
         StoreError::Timeout { url: self.url(), deadline: self.options.deadline }
     }
 
     /// What a whole pipeline came to grief with.
-    fn failed(&self, error: &RedisError) -> StoreError {
+    fn failed(&self, connection: &Arc<Connection>, error: &RedisError) -> StoreError {
         if error.is_timeout() {
             return StoreError::Timeout { url: self.url(), deadline: self.options.deadline };
         }
-        self.give_up("it was lost");
+        self.give_up(Some(connection), "it was lost");
         self.lost(&error.to_string())
     }
 
     /// What the server said to one call.
-    fn refused(&self, error: &RedisError) -> StoreError {
+    fn refused(&self, connection: &Arc<Connection>, error: &RedisError) -> StoreError {
         if error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly) {
             // The address now leads to a replica; connecting anew may lead to the master.
-            self.give_up("it became a replica");
+            self.give_up(Some(connection), "it became a replica");
         }
         let code = error.code().unwrap_or("ERR").to_string();
-        StoreError::Refused { url: self.url(), code, why: error.to_string() }
+        let why = in_plain_words(&code, error);
+        StoreError::Refused { url: self.url(), code, why }
     }
 
-    /// From now on callers are told at once, until there is a connection again.
-    fn give_up(&self, why: &str) {
+    /// From now on callers are told at once, until there is a connection again. A connection that
+    /// was replaced meanwhile has nothing left to say.
+    fn give_up(&self, failed: Option<&Arc<Connection>>, why: &str) {
         let down = StoreError::Unreachable { url: self.url(), why: format!("{why}; reconnecting") };
         let was_up = self.current.send_if_modified(|current| {
-            let was_up = matches!(current, Current::Up(_));
-            if was_up {
+            let concerned = match (&*current, failed) {
+                (Current::Up(now), Some(failed)) => Arc::ptr_eq(now, failed),
+                (Current::Up(_), None) => true,
+                (Current::Down(_), _) => false,
+            };
+            if concerned {
                 *current = Current::Down(down);
             }
-            was_up
+            concerned
         });
         if was_up {
             self.broken.notify_one();
         }
     }
+}
+
+/// What the usual refusals mean and what to do; the server's own words for the others, without the
+/// numbers of the script it was running.
+fn in_plain_words(code: &str, error: &RedisError) -> String {
+    let meaning = match code {
+        "OOM" => "it is out of memory (maxmemory); free some, or raise the bound",
+        "READONLY" => "it is a replica and takes no writes; give the address of the master",
+        "NOREPLICAS" => "it has too few replicas to take writes (min-replicas-to-write)",
+        "MISCONF" => "it cannot save to disk and takes no writes until it can",
+        "LOADING" => "it is still loading its data; try again in a moment",
+        "WRONGTYPE" => {
+            "a key under our prefix holds something else; does another program use it? see --prefix"
+        }
+        _ => "",
+    };
+    if !meaning.is_empty() {
+        return format!("{code}: {meaning}");
+    }
+    let words = error.to_string();
+    let words = words.split(" script: ").next().unwrap_or_default();
+    let hint = if code == "NOPERM" { "; docs/keys.md lists what the user needs" } else { "" };
+    format!("{words}{hint}")
 }
 
 /// Moves calls from the queue onto the wire, as many together as are waiting.
@@ -219,6 +253,9 @@ async fn drain(mut waiting: mpsc::Receiver<Waiting>, shared: Arc<Shared>) {
         }
         // Whoever has given up waiting is not charged either.
         let batch: Vec<Waiting> = batch.drain(..).filter(|w| !w.answer.is_closed()).collect();
+        if batch.is_empty() {
+            continue;
+        }
         let now = shared.current.borrow().clone();
         match (place, now) {
             (Some((connection, permit)), Current::Up(now)) if Arc::ptr_eq(&connection, &now) => {
@@ -269,7 +306,7 @@ async fn send_batch(
 /// call of each script brings its text along: one that had to go again would come after the others.
 async fn send(
     shared: &Shared,
-    connection: &Connection,
+    connection: &Arc<Connection>,
     calls: &[Call],
     in_order: bool,
 ) -> Vec<CallResult> {
@@ -294,7 +331,7 @@ async fn send(
 
 async fn send_once<'a>(
     shared: &Shared,
-    connection: &Connection,
+    connection: &Arc<Connection>,
     calls: impl Iterator<Item = &'a Call>,
     mut with_text: impl FnMut(&Call) -> bool,
 ) -> Vec<CallResult> {
@@ -315,13 +352,13 @@ async fn send_once<'a>(
         Ok(values) => {
             shared.health().reply();
             let each = |value| match value {
-                Value::ServerError(error) => Err(shared.refused(&error.into())),
+                Value::ServerError(error) => Err(shared.refused(connection, &error.into())),
                 value => Ok(value),
             };
             values.into_iter().map(each).collect()
         }
         Err(error) => {
-            let error = shared.failed(&error);
+            let error = shared.failed(connection, &error);
             (0..count).map(|_| Err(error.clone())).collect()
         }
     }

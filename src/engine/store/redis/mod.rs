@@ -3,6 +3,7 @@
 mod address;
 mod health;
 mod link;
+mod registry;
 mod scripts;
 
 use redis::Value;
@@ -16,8 +17,9 @@ use super::{Answer, Check, StoreError};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Cost};
-pub use address::{RedisAddress, RedisAddressError};
+pub use address::{RedisAddress, RedisAddressError, without_secrets};
 pub use link::RedisOptions;
+pub use registry::RedisRegistry;
 
 /// Removed in one command: some tens of microseconds for the server.
 const KEYS_PER_UNLINK: usize = 500;
@@ -76,8 +78,7 @@ impl RedisStore {
             Settlement::Cost(cost) => cost,
         };
         let mut packed = Packed::default();
-        packed.time(at).number(charge.lapses_at().0).number(charge.cost.get());
-        packed.number(settled.get()).charge_parts(charge);
+        packed.time(at).number(charge.lapses_at().0).charge_parts(charge, settled);
         let args = smallvec![packed.0, charge.id.to_le_bytes().to_vec()];
         let call = Call { script: Script::settle(), keys, args };
         match self.link.call(call).await? {
@@ -110,7 +111,7 @@ impl RedisStore {
         let mut packed = Packed(Vec::with_capacity(16 + 80 * check.limits.len()));
         packed.time(check.at).number(check.cost.get());
         for limit in check.limits {
-            packed.limit(limit);
+            packed.limit(limit, check.cost);
         }
         let mut keys = smallvec![self.prefix.quota(check.identity)];
         let mut args = smallvec![packed.0];

@@ -7,23 +7,20 @@ local A_DAY = 86400000
 -- Takes a limit in hand; returns where the next begins.
 local function hold_limit(pos)
   local start = pos
-  name, alg, L, B, P, l, p, one, one_part, full, full_part, pos = unpack(LIMIT, ARGV[1], pos)
+  name, alg, L, B, P, l, p, one, one_part, full, full_part, price, on_change, pos =
+    unpack(LIMIT, ARGV[1], pos)
   head = sub(ARGV[1], start, start + #name + 17)
   return pos
 end
 
 local function hold_nothing() last, whole, a, b, c = 0, 0, 0, 0, 0 end
 
-local function gcd(x, y)
-  while y ~= 0 do x, y = y, fmod(x, y) end
-  return x
-end
-
 -- Takes in hand what is stored of the limit in hand; true if anything is. Where it was charged
--- under another limit of this name, what was used stays used (see carry_over in algo/mod.rs);
--- another algorithm, or another period of a window, starts whole; so does what is whole by now,
--- for it may have expired.
+-- under another limit of this name, what was used follows `on_change` (see carry_over in
+-- algo/mod.rs); another algorithm, or another period of a window, starts whole; so does what is
+-- whole by now, for it may have expired.
 local function hold_state(value, now)
+  overlay = nil
   local pos, size = 1, #head
   while pos <= #value do
     if sub(value, pos, pos + size - 1) == head then
@@ -32,13 +29,13 @@ local function hold_state(value, now)
     end
     local length = string.byte(value, pos)
     if sub(value, pos + 1, pos + length) == name then
-      local _, old_alg, old_L, _, old_P, at = unpack(HEAD, value, pos)
+      local _, old_alg, old_L, old_B, old_P, at = unpack(HEAD, value, pos)
       last, whole, a, b, c = unpack('<ddddd', value, at)
-      if old_alg ~= alg or (alg > 3 and old_P ~= P) or whole <= now then
+      local starts_whole = old_alg ~= alg or (alg > 3 and old_P ~= P) or whole <= now
+      if starts_whole or on_change == 2 then
         hold_nothing()
-      elseif alg <= 3 and L > 0 then
-        local divisor = gcd(old_L, old_P)
-        carry_over(old_L / divisor, old_P / divisor)
+      elseif L > 0 then
+        carry_over(old_L, old_B, old_P)
       end
       return true
     end

@@ -1,11 +1,11 @@
 -- Gives back a charge, or replaces its cost, once.
 -- KEYS[1] quota, KEYS[2] sliding logs' charges, KEYS[3] that it was returned, KEYS[4] the answer
 --         to its idempotency key (only when that is to be forgotten).
--- ARGV[1] time (or -1), when the charge lapses, what it cost, what it shall have cost (doubles),
---         then per limit as in check.lua, followed by the time it was charged at (double).
+-- ARGV[1] time (or -1), when the charge lapses (doubles), then per limit as in check.lua, followed
+--         by the time it was charged at, what it cost and what it shall have cost (doubles).
 -- ARGV[2] the charge's id (8 bytes).
 -- Returns 1, or 0 when it was returned before or has lapsed.
-local ends, cost, settled, pos = unpack('<ddd', ARGV[1], 9)
+local ends, pos = unpack('<d', ARGV[1], 9)
 if ends <= now then return 0 end
 local marked
 if explicit then
@@ -46,9 +46,9 @@ end
 local value = redis.call('GET', KEYS[1]) or ''
 local replaced, records, latest, changed, with_log = {}, '', 0, false, false
 while pos <= #ARGV[1] do
-  local charged_at
+  local charged_at, cost, settled
   pos = hold_limit(pos)
-  charged_at, pos = unpack('<d', ARGV[1], pos)
+  charged_at, cost, settled, pos = unpack('<ddd', ARGV[1], pos)
   local charged_alg, charged_P = alg, P
   local stored = hold_stored(value)
   local act = false

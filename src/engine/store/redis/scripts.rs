@@ -6,10 +6,11 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 use crate::engine::clock::Micros;
-use crate::engine::limit::{Algorithm, Decision};
+use crate::engine::limit::{Algorithm, Cost, Decision, OnChange};
 use crate::engine::store::{Charge, RuleLimit};
 
 const ARITH: &str = include_str!("../../algo/arith.lua");
+const SELDOM_NEEDED: &str = include_str!("../../algo/seldom.lua");
 const BUCKET: &str = include_str!("../../algo/bucket.lua");
 const FIXED_WINDOW: &str = include_str!("../../algo/fixed_window.lua");
 const SLIDING_WINDOW: &str = include_str!("../../algo/sliding_window.lua");
@@ -61,12 +62,19 @@ impl Script {
         text += &dispatch("take", &chosen);
         text += CLOCK;
         text += usual_case;
+        text += SELDOM_NEEDED;
         halves().for_each(|(_, seldom)| text += seldom);
         text += &dispatch("refund", &chosen);
+        text += &dispatch("carry_over", &chosen);
         text += QUOTA;
         text += rest;
-        let sha = redis::Script::new(&text).get_hash().to_string();
-        Script { text, sha }
+        Script::plain(&text)
+    }
+
+    /// A script that needs no twins.
+    pub(super) fn plain(text: &str) -> Script {
+        let sha = redis::Script::new(text).get_hash().to_string();
+        Script { text: text.into(), sha }
     }
 
     /// The check for these limits. It holds only the twins they need: a script pays for every
@@ -91,9 +99,9 @@ fn dispatch(function: &str, twins: &[&Twin]) -> String {
         return format!("local {function} = {function}_{name}\n");
     }
     let cases = twins.iter().map(|Twin { condition, name, .. }| {
-        format!("  if {condition} then return {function}_{name}(t, cost) end\n")
+        format!("  if {condition} then return {function}_{name}(...) end\n")
     });
-    format!("local function {function}(t, cost)\n{}end\n", cases.collect::<String>())
+    format!("local function {function}(...)\n{}end\n", cases.collect::<String>())
 }
 
 fn twin_of(algorithm: Algorithm) -> usize {
@@ -132,7 +140,8 @@ impl Packed {
         self
     }
 
-    pub(super) fn limit(&mut self, rule_limit: &RuleLimit) -> &mut Packed {
+    /// A limit, and what a request of `cost` takes from it.
+    pub(super) fn limit(&mut self, rule_limit: &RuleLimit, cost: Cost) -> &mut Packed {
         let (name, limit) = (rule_limit.name(), rule_limit.limit());
         self.0.push(name.len() as u8);
         self.bytes(name.as_bytes());
@@ -143,12 +152,20 @@ impl Packed {
         for number in [limit.micros(), one.us, one.part, full.us, full.part] {
             self.number(number);
         }
+        self.number(rule_limit.cost(cost).get());
+        self.0.push(match rule_limit.on_change() {
+            OnChange::Keep => 0,
+            OnChange::Scale => 1,
+            OnChange::Reset => 2,
+        });
         self
     }
 
-    pub(super) fn charge_parts(&mut self, charge: &Charge) -> &mut Packed {
+    pub(super) fn charge_parts(&mut self, charge: &Charge, settled: Cost) -> &mut Packed {
         for (rule_limit, at) in &charge.parts {
-            self.limit(rule_limit).number(at.0);
+            self.limit(rule_limit, charge.cost).number(at.0);
+            self.number(rule_limit.cost(charge.cost).get());
+            self.number(rule_limit.cost(settled).get());
         }
         self
     }

@@ -1,0 +1,185 @@
+//! `rlctl context`: named sets of settings.
+
+use std::fs;
+use std::io::{self, Write};
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+use super::settings::ContextSettings;
+use super::{Context, Exit, Failure, Output, print_json};
+use crate::engine::store::redis::without_secrets;
+use crate::output::{SCHEMA, Untrusted};
+
+/// List, choose and show named sets of settings
+///
+/// A context names a Redis, a rules file and a key prefix. Contexts stand in the user's config
+/// file and in a project's .rlctl.toml; a flag or environment variable wins over both.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rlctl context list
+  rlctl context use staging
+  rlctl --context prod check user:123 --limit 10/1m --cost 0
+
+A file with contexts:
+  use = \"staging\"
+  [context.staging]
+  redis = \"redis://10.0.0.5:6379\"
+  [context.prod]
+  redis = \"rediss://gateway@redis.prod:6380/0\"
+  password_command = \"pass show redis/prod\"
+  protected = true")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// All contexts, the one in use marked
+    List,
+    /// Choose the context that is used from now on
+    Use { name: String },
+    /// One context; without a name, the settings in force
+    Show { name: Option<String> },
+}
+
+#[derive(Serialize)]
+struct Report {
+    schema: &'static str,
+    items: Vec<Item>,
+}
+
+#[derive(Serialize)]
+struct Item {
+    name: String,
+    in_use: bool,
+    redis: Option<String>,
+    rules: Option<String>,
+    prefix: Option<String>,
+    protected: bool,
+    readonly: bool,
+    file: Option<String>,
+}
+
+pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
+    match args.verb {
+        Verb::List => list(context),
+        Verb::Use { name } => choose(&name, context),
+        Verb::Show { name: Some(name) } => {
+            let settings = context.settings.context(&name)?;
+            print(context, vec![item(&name, settings, context, None)])
+        }
+        Verb::Show { name: None } => print(context, vec![in_force(context)]),
+    }
+}
+
+fn list(context: &Context) -> Result<Exit, Failure> {
+    let items: Vec<Item> = context
+        .settings
+        .contexts()
+        .map(|(name, settings, path)| {
+            item(name, settings, context, Some(path.display().to_string()))
+        })
+        .collect();
+    if items.is_empty() {
+        let place = context.settings.user_path.as_ref().map(|p| p.display().to_string());
+        let place = place.unwrap_or_else(|| ".rlctl.toml".into());
+        context.note(format!(
+            "no contexts are defined; rlctl context --help shows what to write into {place}"
+        ));
+    }
+    print(context, items)
+}
+
+fn item(name: &str, settings: &ContextSettings, context: &Context, file: Option<String>) -> Item {
+    Item {
+        name: name.into(),
+        in_use: context.name.as_deref() == Some(name),
+        redis: settings.redis.as_deref().map(without_secrets),
+        rules: settings.rules.clone(),
+        prefix: settings.prefix.clone(),
+        protected: settings.protected,
+        readonly: settings.readonly,
+        file,
+    }
+}
+
+fn in_force(context: &Context) -> Item {
+    Item {
+        name: context.name.clone().unwrap_or_else(|| "-".into()),
+        in_use: true,
+        redis: context.redis.as_deref().map(without_secrets),
+        rules: context.rules.clone(),
+        prefix: Some(context.prefix.as_str().into()),
+        protected: context.protected,
+        readonly: context.readonly,
+        file: None,
+    }
+}
+
+fn print(context: &Context, items: Vec<Item>) -> Result<Exit, Failure> {
+    if context.output == Output::Json {
+        print_json(&Report { schema: SCHEMA, items })?;
+        return Ok(Exit::Fine);
+    }
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_header(["", "NAME", "REDIS", "RULES", "PREFIX", "FLAGS"]);
+    let shown =
+        |text: &Option<String>| text.as_deref().map_or("-".into(), |t| Untrusted(t).to_string());
+    for item in &items {
+        let flags: Vec<&str> = [("protected", item.protected), ("readonly", item.readonly)]
+            .into_iter()
+            .filter_map(|(name, on)| on.then_some(name))
+            .collect();
+        table.add_row([
+            if item.in_use { "*".into() } else { String::new() },
+            Untrusted(&item.name).to_string(),
+            shown(&item.redis),
+            shown(&item.rules),
+            shown(&item.prefix),
+            flags.join(" "),
+        ]);
+    }
+    writeln!(io::stdout().lock(), "{}", table.trim_fmt())?;
+    Ok(Exit::Fine)
+}
+
+/// Writes the choice into the user's file and leaves everything else in it as it was.
+fn choose(name: &str, context: &Context) -> Result<Exit, Failure> {
+    context.settings.context(name)?;
+    let path = context.settings.user_path.as_deref().ok_or_else(|| {
+        Failure::new(
+            Exit::Failed,
+            "there is no home for a config file; set XDG_CONFIG_HOME or HOME",
+        )
+    })?;
+    let failed = |why: String| Failure::new(Exit::Failed, format!("{}: {why}", path.display()));
+    let text = if path.exists() {
+        fs::read_to_string(path).map_err(|e| failed(e.to_string()))?
+    } else {
+        String::new()
+    };
+    let mut document: toml_edit::DocumentMut =
+        text.parse().map_err(|_| failed("it does not parse".into()))?;
+    match document.get_mut("use") {
+        // Only the value, so that a comment above the key stays.
+        Some(item) => *item = toml_edit::value(name),
+        None => drop(document.insert("use", toml_edit::value(name))),
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(|e| failed(e.to_string()))?;
+    }
+    // Beside it and then in its place: a full disk must not cost anybody their contexts.
+    let beside = path.with_extension("toml.new");
+    fs::write(&beside, document.to_string()).map_err(|e| failed(e.to_string()))?;
+    fs::rename(&beside, path).map_err(|e| failed(e.to_string()))?;
+    writeln!(io::stdout().lock(), "using {}", Untrusted(name))?;
+    if context.settings.project.as_ref().is_some_and(|file| file.uses.is_some()) {
+        context.note("the project's .rlctl.toml says otherwise and wins in this folder");
+    }
+    Ok(Exit::Fine)
+}

@@ -1,0 +1,159 @@
+//! `rlctl rules publish|history|rollback|enable|disable|observe`: the policy in the store.
+
+use std::io::{self, Write};
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+use super::registry_args::{Named, WriteArgs, note_unknown};
+use super::rules_file::{Reading, print_findings, read_text};
+use super::{Context, Exit, Failure, Output, print_json};
+use crate::engine::clock::Micros;
+use crate::engine::config::parse_policy;
+use crate::engine::registry::{KEPT_VERSIONS, Switch, Version};
+use crate::output::{SCHEMA, Untrusted, moment};
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum StoreVerb {
+    /// Make a rules file the policy of every gateway on this Redis, as a new version
+    Publish {
+        /// TOML or JSON, at most 8 MiB; - reads stdin
+        file: String,
+        /// Only if this version is the current one (0: none yet); exit 4 otherwise
+        #[arg(long, value_name = "N")]
+        if_version: Option<u64>,
+        #[command(flatten)]
+        write: WriteArgs,
+    },
+    /// Show the published versions, newest first
+    History {
+        /// Most versions to show
+        #[arg(long, value_name = "N", default_value_t = KEPT_VERSIONS as usize)]
+        rows: usize,
+    },
+    /// Publish the text of an old version as a new one; exit 7 when it is not kept
+    Rollback {
+        /// Number of the version, as history shows it
+        #[arg(value_name = "VERSION")]
+        to: u64,
+        #[command(flatten)]
+        write: WriteArgs,
+    },
+    /// Apply a rule again that was disabled; exit 7 when it was not
+    Enable {
+        rule: String,
+        #[command(flatten)]
+        write: WriteArgs,
+    },
+    /// Do not apply a rule, whatever the policy says
+    Disable {
+        rule: String,
+        #[command(flatten)]
+        write: WriteArgs,
+    },
+    /// Count everything and enforce nothing (on), or enforce again (off)
+    Observe {
+        #[arg(value_enum)]
+        state: OnOff,
+        #[command(flatten)]
+        write: WriteArgs,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum OnOff {
+    On,
+    Off,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    schema: &'static str,
+    items: &'a [Version],
+}
+
+impl StoreVerb {
+    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+        match self {
+            StoreVerb::Publish { file, if_version, write } => {
+                let intent = write.intent(context)?;
+                let text = read_policy(&file, context)?;
+                let registry = context.registry().await?;
+                let new = registry.publish(&text, if_version, &intent).await?;
+                write.report(context, &new.outcome)
+            }
+            StoreVerb::Rollback { to, write } => {
+                let intent = write.intent(context)?;
+                let new = context.registry().await?.rollback(to, &intent).await?;
+                write.report(context, &new.outcome)
+            }
+            StoreVerb::History { rows } => {
+                let versions = context.registry().await?.history(rows).await?;
+                print_history(&versions, context)
+            }
+            StoreVerb::Enable { rule, write } => {
+                switch(Switch::Enable { rule }, &write, context).await
+            }
+            StoreVerb::Disable { rule, write } => {
+                switch(Switch::Disable { rule }, &write, context).await
+            }
+            StoreVerb::Observe { state, write } => {
+                switch(Switch::Observe(state == OnOff::On), &write, context).await
+            }
+        }
+    }
+}
+
+async fn switch(switch: Switch, write: &WriteArgs, context: &Context) -> Result<Exit, Failure> {
+    let intent = write.intent(context)?;
+    let registry = context.registry().await?;
+    let outcome = registry.set_switch(&switch, &intent).await?;
+    if let Switch::Disable { rule } = &switch {
+        note_unknown(context, &registry, Named::Rule(rule)).await?;
+    }
+    write.report(context, &outcome)
+}
+
+/// The text of a rules file that can be used; what is wrong with it is told on stderr.
+fn read_policy(file: &str, context: &Context) -> Result<String, Failure> {
+    let text = read_text(file)?;
+    let outcome: Reading = text.clone().and_then(|text| parse_policy(file, &text, Micros::now()));
+    if outcome.is_err() || !context.quiet {
+        print_findings(&outcome);
+    }
+    match (text, outcome) {
+        (Ok(text), Ok(_)) => Ok(text),
+        _ => Err(Failure::new(
+            Exit::BadFile,
+            format!("{} cannot be used, so nothing was published", Untrusted(file)),
+        )),
+    }
+}
+
+fn print_history(versions: &[Version], context: &Context) -> Result<Exit, Failure> {
+    if context.output == Output::Json {
+        print_json(&Report { schema: SCHEMA, items: versions })?;
+        return Ok(Exit::Fine);
+    }
+    if versions.is_empty() {
+        context.note("no policy was published yet");
+        return Ok(Exit::Fine);
+    }
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_header(["VERSION", "HASH", "BYTES", "AT", "BY", "REASON"]);
+    for version in versions {
+        let back = version.rolled_back_to.map(|to| format!(" (the text of {to})"));
+        table.add_row([
+            version.version.to_string(),
+            Untrusted(version.short_hash()).to_string(),
+            version.bytes.to_string(),
+            moment(version.at),
+            Untrusted(&version.by).to_string(),
+            Untrusted(&version.reason).to_string() + &back.unwrap_or_default(),
+        ]);
+    }
+    writeln!(io::stdout().lock(), "{}", table.trim_fmt())?;
+    Ok(Exit::Fine)
+}
