@@ -10,6 +10,7 @@ use rlctl::engine::clock::Micros;
 use rlctl::engine::config::{Finding, known_keys, parse_policy};
 use rlctl::engine::limit::Algorithm;
 use rlctl::engine::policy::{Endpoint, OnChange, OnStoreError, Policy, RuleLimits};
+use rlctl::output::finding_text;
 use serde_json::Value;
 
 use crate::cli::rlctl;
@@ -238,7 +239,7 @@ const NOT_JSON: [Wrong; 14] = [
     ("{\"a\": \"\\x\"}", "1:8", "unknown escape", "\\uXXXX"),
     ("{\"a\": \"\\ud800\"}", "1:8", "unknown escape", "\\uXXXX"),
     ("{\"version\": 1,\n \"version\": 1}", "2:2", "`version` is given twice", "r.toml:1:2"),
-    ("{\"version\": null}", "1:13", "found null", "version = 1"),
+    ("{\"version\": null}", "1:13", "found null", "\"version\": 1"),
     (
         "{\"rule\": [{\"name\": \"a\", \"dimension\": \"usr\", \"limits\": [\"1/1s\"]}]}",
         "1:38",
@@ -309,10 +310,16 @@ fn all_errors_are_told_at_once_in_the_order_of_the_file() {
         "version = 3\n[[rule]]\nnam = \"a\"\ndimension = \"x\"\nlimits = [\"1\", \"2/1q\"]\n";
     let errors = parse_policy("r.toml", text, NOW).unwrap_err().errors;
     let places: Vec<_> = errors.iter().map(|e| (e.place.line, e.place.column)).collect();
-    assert_eq!(places, [(1, 11), (2, 1), (3, 1), (4, 13), (5, 11), (5, 19)]);
+    assert_eq!(places, [(1, 11), (3, 1), (4, 13), (5, 11), (5, 19)]);
     let many = "[[rule]]\n".repeat(1_000);
     let errors = parse_policy("r.toml", &many, NOW).unwrap_err();
     assert_eq!((errors.errors.len(), errors.more), (200, 2_800));
+    let warned: String = (0..300)
+        .map(|n| format!("[[rule]]\nname=\"{n}\"\ndimension=\"ip\"\nlimits=[\"1/1s\"]\nsplit=2\n"))
+        .collect();
+    let (_, warnings) = accepted(&warned);
+    assert_eq!(warnings.len(), 201);
+    assert_eq!(warnings[200].message, "there are 399 more warnings");
 }
 
 #[test]
@@ -489,6 +496,40 @@ fn the_shipped_example_is_clean() {
     assert_eq!(tiers, [10, 100, 1_000, 10_000]);
 }
 
+/// Valid files with bytes changed, taken away and doubled: refused or not, never a crash, and every
+/// finding can be shown.
+#[test]
+fn no_damage_to_a_file_crashes_the_reader() {
+    let mut seed = 42u64;
+    let mut below = |n: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % n
+    };
+    let strange = "\" \\ [ ] { } → \u{1b} \n = # \"\"\" \0 \\u12 [[ . é 0x 1e9".split(' ');
+    let strange: Vec<&str> = strange.collect();
+    for round in 0..6_000 {
+        let mut text = if round % 2 == 0 { SAMPLE } else { SAMPLE_AS_JSON }.to_owned();
+        for _ in 0..=below(3) {
+            let mut at = below(text.len());
+            while !text.is_char_boundary(at) {
+                at -= 1;
+            }
+            match below(5) {
+                0 | 1 => drop(text.remove(at)),
+                2 | 3 => text.insert_str(at, strange[below(strange.len())]),
+                _ => text.truncate(at.max(1)),
+            }
+        }
+        match parse_policy("r", &text, NOW) {
+            Ok((_, warnings)) => warnings.iter().for_each(|w| drop(finding_text(w))),
+            Err(errors) => {
+                assert!(!errors.errors.is_empty());
+                errors.errors.iter().for_each(|e| assert!(finding_text(e).contains("error: ")));
+            }
+        }
+    }
+}
+
 /// A valid file, and words of the one warning it gets.
 const HARDLY_MEANT: [(&str, &str); 22] = [
     (rule!("limits = [\"1/1s\"]"), "a request without user is not limited"),
@@ -610,6 +651,9 @@ fn show_reads_the_file_of_the_flag_or_the_environment() {
     let none = show(&[]);
     assert_eq!(none.status.code(), Some(2));
     assert!(told(&none).contains("--rules FILE or RLCTL_RULES"), "{}", told(&none));
+    let store = show(&["--rules", "store"]);
+    assert_eq!(store.status.code(), Some(2));
+    assert!(told(&store).contains("not from the store"), "{}", told(&store));
     let by_flag = show(&["--rules", file.to_str().expect("UTF-8"), "-o", "json"]);
     let by_environment = rlctl()
         .args(["rules", "show", "-o", "json"])

@@ -14,6 +14,7 @@ mod registry_args;
 mod rules;
 mod rules_diff;
 mod rules_effective;
+mod rules_file;
 mod rules_store;
 mod schema;
 mod settings;
@@ -300,9 +301,16 @@ impl Context {
 
     /// The rules file to work on: the one named to the command, else that of `--rules`.
     fn rules_file(&self, named: Option<String>) -> Result<String, Failure> {
-        named.or_else(|| self.rules.clone()).ok_or_else(|| {
-            Failure::usage("no rules file; name one, or give --rules FILE or RLCTL_RULES")
-        })
+        match named.or_else(|| self.rules.clone()) {
+            Some(store) if store == "store" => Err(Failure::usage(
+                "this version reads rules from files only, not from the store; \
+                 a file of that name is ./store",
+            )),
+            Some(file) => Ok(file),
+            None => {
+                Err(Failure::usage("no rules file; name one, or give --rules FILE or RLCTL_RULES"))
+            }
+        }
     }
 
     async fn connect(

@@ -1,18 +1,18 @@
 //! `rlctl rules`: what a rules file says, and what is wrong with it. What is done with a policy in
 //! the store is in `rules_store`.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 
 use clap::Subcommand;
 use comfy_table::{Cell, Table, presets};
 use serde::Serialize;
 
+use super::rules_file::{self, Reading, findings_of, print_findings};
 use super::rules_store::StoreVerb;
 use super::{Context, Exit, Failure, Output, print_json, rules_diff, rules_effective};
-use crate::engine::clock::Micros;
-use crate::engine::config::{self, ConfigErrors, Finding, MAX_FILE_BYTES, Severity, parse_policy};
+use crate::engine::config::Finding;
 use crate::engine::policy::{LimitSpec, OnStoreError, Policy, Rule, RuleLimits};
-use crate::output::{SCHEMA, Untrusted, finding_text};
+use crate::output::{SCHEMA, Untrusted};
 
 /// Check and show rules files, publish them, and switch rules off and on
 #[derive(Debug, clap::Args)]
@@ -83,12 +83,9 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     }
 }
 
-/// A rules file that can be used, and what to warn of.
-pub(super) type Reading = Result<(Policy, Vec<Finding>), ConfigErrors>;
-
 fn lint(args: LintArgs, context: &Context) -> Result<Exit, Failure> {
     let files = if args.files.is_empty() { vec![context.rules_file(None)?] } else { args.files };
-    let read = files.iter().map(|file| read_rules(file)).collect::<Result<Vec<_>, _>>()?;
+    let read = files.iter().map(|file| rules_file::read(file)).collect::<Result<Vec<_>, _>>()?;
     let (mut errors, mut warnings) = (0, 0);
     for outcome in &read {
         match outcome {
@@ -105,28 +102,13 @@ fn lint(args: LintArgs, context: &Context) -> Result<Exit, Failure> {
         })?,
         Output::Table => {
             for (file, outcome) in files.iter().zip(&read) {
-                print_findings(outcome)?;
+                print_findings(outcome);
                 writeln!(io::stdout(), "{}: {}", Untrusted(file), in_words(outcome))?;
             }
         }
     }
     let refused = errors > 0 || args.deny_warnings && warnings > 0;
     Ok(if refused { Exit::BadFile } else { Exit::Fine })
-}
-
-fn findings_of(outcome: &Reading) -> &[Finding] {
-    match outcome {
-        Ok((_, warnings)) => warnings,
-        Err(errors) => &errors.errors,
-    }
-}
-
-pub(super) fn print_findings(outcome: &Reading) -> Result<(), Failure> {
-    let mut text: String = findings_of(outcome).iter().map(finding_text).collect();
-    if let Err(ConfigErrors { more: more @ 1.., .. }) = outcome {
-        text += &format!("… and {more} more\n");
-    }
-    Ok(io::stderr().write_all(text.as_bytes())?)
 }
 
 fn in_words(outcome: &Reading) -> String {
@@ -136,42 +118,17 @@ fn in_words(outcome: &Reading) -> String {
     };
     match outcome {
         Ok((policy, warnings)) => {
-            let parts = [
-                count(policy.rules.len(), "rule"),
-                count(policy.tiers.len(), "tier"),
-                if warnings.is_empty() { "fine".into() } else { count(warnings.len(), "warning") },
-            ];
-            parts.join(", ")
+            let tiers = Some(policy.tiers.len()).filter(|n| *n > 0);
+            let verdict = match warnings.len() {
+                0 => "fine".into(),
+                n => count(n, "warning"),
+            };
+            let rules = Some(count(policy.rules.len(), "rule"));
+            let parts = [rules, tiers.map(|n| count(n, "tier")), Some(verdict)];
+            parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
         }
         Err(found) => count(found.errors.len() + found.more, "error"),
     }
-}
-
-/// Reads a rules file; the outer error is a file that cannot be read at all.
-pub(super) fn read_rules(file: &str) -> Result<Reading, Failure> {
-    Ok(read_text(file)?.and_then(|text| parse_policy(file, &text, Micros::now())))
-}
-
-/// The text of a rules file, never more of it than is allowed.
-pub(super) fn read_text(file: &str) -> Result<Result<String, ConfigErrors>, Failure> {
-    let cannot =
-        |error: io::Error| Failure::new(Exit::BadFile, format!("{file}: cannot open: {error}"));
-    let mut bytes = Vec::new();
-    // One byte more than allowed tells that there is more, also of a pipe or a device.
-    if file == "-" {
-        io::stdin().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
-    } else {
-        let open = std::fs::File::open(file).map_err(cannot)?;
-        let size = open.metadata().map_err(cannot)?.len();
-        if size > MAX_FILE_BYTES {
-            return Ok(Err(config::too_large(file, Some(size))));
-        }
-        open.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
-    }
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Ok(Err(config::too_large(file, None)));
-    }
-    Ok(config::text_of(file, &bytes).map(String::from))
 }
 
 #[derive(Serialize)]
@@ -210,12 +167,7 @@ impl<'a> Item<'a> {
 
 fn show(args: ShowArgs, context: &Context) -> Result<Exit, Failure> {
     let file = context.rules_file(args.file)?;
-    let outcome = read_rules(&file)?;
-    let Ok((policy, warnings)) = &outcome else {
-        print_findings(&outcome)?;
-        return Ok(Exit::BadFile);
-    };
-    debug_assert!(warnings.iter().all(|finding| finding.severity == Severity::Warning));
+    let (policy, warnings) = &rules_file::load(&file)?;
     if !warnings.is_empty() {
         let count = warnings.len();
         context
@@ -232,7 +184,7 @@ fn show(args: ShowArgs, context: &Context) -> Result<Exit, Failure> {
                 .collect(),
             items: policy.rules.iter().map(RuleItem::of).collect(),
         })?,
-        Output::Table => writeln!(io::stdout(), "{}", table_of(policy))?,
+        Output::Table => writeln!(io::stdout(), "{}", table_of(policy).trim_fmt())?,
     }
     Ok(Exit::Fine)
 }

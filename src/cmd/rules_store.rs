@@ -6,7 +6,7 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::registry_args::{Named, WriteArgs, note_unknown};
-use super::rules::{Reading, print_findings, read_text};
+use super::rules_file::{Reading, print_findings, read_text};
 use super::{Context, Exit, Failure, Output, print_json};
 use crate::engine::clock::Micros;
 use crate::engine::config::parse_policy;
@@ -119,7 +119,7 @@ fn read_policy(file: &str, context: &Context) -> Result<String, Failure> {
     let text = read_text(file)?;
     let outcome: Reading = text.clone().and_then(|text| parse_policy(file, &text, Micros::now()));
     if outcome.is_err() || !context.quiet {
-        print_findings(&outcome)?;
+        print_findings(&outcome);
     }
     match (text, outcome) {
         (Ok(text), Ok(_)) => Ok(text),

@@ -9,7 +9,9 @@ use crate::engine::config::Finding;
 /// Three or four lines; begins with `file:line:column`, as editors and terminals link it.
 pub fn finding_text(finding: &Finding) -> String {
     let shown = |text: &str| Untrusted(text).to_string();
-    let (before, words) = (shown(&finding.before), shown(&finding.words));
+    // Tabs have no width of their own.
+    let of_line = |text: &str| shown(&text.replace('\t', "    "));
+    let (before, words) = (of_line(&finding.before), of_line(&finding.words));
     let mut text = format!(
         "{}:{}:{}: {}: {}\n",
         shown(&finding.place.file),
@@ -18,7 +20,7 @@ pub fn finding_text(finding: &Finding) -> String {
         finding.severity.name(),
         shown(&finding.message)
     );
-    let line = format!("{before}{words}{}", shown(&finding.after));
+    let line = format!("{before}{words}{}", of_line(&finding.after));
     if !line.trim().is_empty() {
         let (indent, carets) = (" ".repeat(before.width()), "^".repeat(words.width().max(1)));
         text += &format!("    {line}\n    {indent}{carets}\n");
@@ -42,9 +44,9 @@ mod tests {
         assert_eq!(
             finding_text(&errors[1]),
             concat!(
-                "r.toml:4:25: error: `1x` is not a duration\n",
-                "    \\u{9}limits = [\"日本\\u001b\", \"1/1x\"]\n",
-                "                                    ^^\n",
+                "r.toml:4:27: error: `1x` is not a duration\n",
+                "        limits = [\"日本\\u001b\", \"1/1x\"]\n",
+                "                                   ^^\n",
                 "  hint: write a number with us, ms, s, m, h, d or w, e.g. 300us, 5ms, 1h30m, 7d\n",
             )
         );

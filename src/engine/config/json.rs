@@ -8,6 +8,7 @@ use super::tree::{Entry, MAX_DEPTH, Node, Table, Value, integer, too_deep};
 
 /// Stops at the first error of syntax: what follows one is a guess.
 pub(super) fn parse<'t>(text: &'t str, findings: &mut Findings<'t>) -> Option<Node<'t>> {
+    findings.source.is_json = true;
     let mut parser = Parser { text, at: 0, duplicates: Vec::new() };
     let parsed = parser.document();
     for (first, second) in std::mem::take(&mut parser.duplicates) {
@@ -26,6 +27,22 @@ pub(super) fn parse<'t>(text: &'t str, findings: &mut Findings<'t>) -> Option<No
             None
         }
     }
+}
+
+/// Hints show keys as TOML has them; `key = value` becomes `"key": value`.
+pub(super) fn hint_as_json(hint: &str) -> String {
+    let parts: Vec<&str> = hint.split(" = ").collect();
+    let Some((last, keys)) = parts.split_last() else { return String::new() };
+    let mut text = String::new();
+    for part in keys {
+        let of_key = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+        let start = part.len() - part.chars().rev().take_while(of_key).count();
+        match &part[start..] {
+            "" => text += &format!("{part}: "),
+            key => text += &format!("{}\"{key}\": ", &part[..start]),
+        }
+    }
+    text + last
 }
 
 struct Wrong {
@@ -183,18 +200,16 @@ impl<'t> Parser<'t> {
         let written = &rest[..end];
         let digits = written.strip_prefix('-').unwrap_or(written);
         let value = if digits.bytes().all(|b| b.is_ascii_digit()) {
-            Some(Value::Integer(integer(written, 10)))
+            let leading_zero = digits.len() > 1 && digits.starts_with('0');
+            let plain = !digits.is_empty() && !leading_zero;
+            plain.then(|| Value::Integer(integer(written, 10)))
         } else {
-            written.parse().ok().map(Value::Number)
+            serde_json::from_str(written).ok().map(Value::Number)
         };
-        let leading_zero = digits.len() > 1 && digits.starts_with('0') && !digits.starts_with("0.");
-        match value.filter(|_| !leading_zero && digits.starts_with(|c: char| c.is_ascii_digit())) {
-            Some(value) => {
-                self.at += end;
-                Ok(value)
-            }
-            None => Err(self.wrong("a number is badly written", "e.g. 5, 0.5, -1")),
-        }
+        let value =
+            value.ok_or_else(|| self.wrong("a number is badly written", "e.g. 5, 0.5, -1"))?;
+        self.at += end;
+        Ok(value)
     }
 
     fn text(&mut self) -> Result<Cow<'t, str>, Wrong> {
@@ -206,9 +221,9 @@ impl<'t> Parser<'t> {
             let plain = &rest[..end.unwrap_or(rest.len())];
             // The usual text has no escapes and need not be copied.
             if text.is_empty() {
-                text = Cow::Borrowed(plain)
+                text = Cow::Borrowed(plain);
             } else {
-                text.to_mut().push_str(plain)
+                text.to_mut().push_str(plain);
             }
             self.at += plain.len();
             match self.peek() {
@@ -236,20 +251,20 @@ impl<'t> Parser<'t> {
             Some(b'n') => '\n',
             Some(b'r') => '\r',
             Some(b't') => '\t',
-            Some(b'u') => {
-                let first = self.unit().ok_or(()).and_then(|unit| match unit {
-                    0xD800..0xDC00 if self.rest().starts_with("\\u") => {
-                        self.at += 2;
-                        let low = self.unit().filter(|low| (0xDC00..0xE000).contains(low));
-                        let low = low.ok_or(())?;
-                        Ok(0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00))
-                    }
-                    unit => Ok(unit),
-                });
-                first.ok().and_then(char::from_u32).ok_or(wrong)?
-            }
+            Some(b'u') => self.unicode().ok_or(wrong)?,
             _ => return Err(wrong),
         })
+    }
+
+    /// After `\u`: one unit of UTF-16, or two that belong together.
+    fn unicode(&mut self) -> Option<char> {
+        let unit = self.unit()?;
+        if !(0xD800..0xDC00).contains(&unit) {
+            return char::from_u32(unit);
+        }
+        self.at += self.rest().starts_with("\\u").then_some(2)?;
+        let low = self.unit().filter(|low| (0xDC00..0xE000).contains(low))?;
+        char::from_u32(0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00))
     }
 
     /// Four hexadecimal digits.
@@ -258,5 +273,94 @@ impl<'t> Parser<'t> {
         let unit = digits.bytes().all(|b| b.is_ascii_hexdigit()).then_some(digits)?;
         self.at += 4;
         u32::from_str_radix(unit, 16).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::Source;
+    use super::*;
+
+    #[test]
+    fn texts_and_numbers_mean_what_serde_json_reads() {
+        for text in [
+            r#""""#,
+            r#""a\n\"b\\\/\u00e9\ud83d\ude00é""#,
+            r#""\n""#,
+            "0",
+            "-1",
+            "0.5",
+            "-0.5e3",
+            "1E2",
+            "12345678901234567890",
+            "[]",
+            "[1, [2], {}]",
+            " {\n\"a\" : [ true , null ] }\r\n",
+        ] {
+            let mut findings = Findings::in_source(Source::new("t", text));
+            let node = parse(text, &mut findings).expect(text);
+            let expected: serde_json::Value = serde_json::from_str(text).expect(text);
+            assert_eq!(as_serde(&node), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn hints_are_in_the_language_of_the_file() {
+        for (hint, expected) in [
+            ("e.g. cost = 5", "e.g. \"cost\": 5"),
+            ("e.g. replicas = { n = 1 }", "e.g. \"replicas\": { \"n\": 1 }"),
+            ("e.g. \"user:42\" = \"free\"", "e.g. \"user:42\": \"free\""),
+            ("did you mean `limits`?", "did you mean `limits`?"),
+        ] {
+            assert_eq!(hint_as_json(hint), expected);
+        }
+    }
+
+    #[test]
+    fn what_serde_json_refuses_is_refused() {
+        for text in [
+            "",
+            "{",
+            "[1,]",
+            "{\"a\":1,}",
+            "01",
+            "-",
+            "1.",
+            ".5",
+            "1e",
+            "+1",
+            "nul",
+            "'a'",
+            "\"\\x\"",
+            "\"\\u12\"",
+            "\"\\udc00\"",
+            "\"\\ud800x\"",
+            "\"a\nb\"",
+            "[1 2]",
+            "{1:2}",
+            "[]]",
+            "NaN",
+        ] {
+            assert!(serde_json::from_str::<serde_json::Value>(text).is_err(), "{text}");
+            let mut findings = Findings::in_source(Source::new("t", text));
+            assert!(parse(text, &mut findings).is_none(), "{text}");
+            assert!(findings.has_errors(), "{text}");
+        }
+    }
+
+    fn as_serde(node: &Node<'_>) -> serde_json::Value {
+        match &node.value {
+            Value::Null => serde_json::Value::Null,
+            Value::Flag(flag) => (*flag).into(),
+            Value::Integer(n) if *n < 0 => i64::try_from(*n).unwrap().into(),
+            Value::Integer(n) => u64::try_from(*n).unwrap().into(),
+            Value::Number(n) => (*n).into(),
+            Value::Text(text) | Value::Time(text) => text.as_ref().into(),
+            Value::List(items) => items.iter().map(as_serde).collect(),
+            Value::Table(table) => {
+                let entries = table.entries.iter();
+                entries.map(|e| (e.key.to_string(), as_serde(&e.node))).collect()
+            }
+        }
     }
 }

@@ -24,15 +24,11 @@ pub(super) fn lint(policy: &Policy, spans: &Spans, now: Micros, findings: &mut F
     for (rule, span) in rules() {
         warn_of_idle_keys(rule, span, findings);
         match &rule.limits {
-            RuleLimits::Own(limits) => {
-                warn_of_pointless(limits, span, findings);
-                warn_of_cost(rule, limits, span, findings);
-            }
+            RuleLimits::Own(limits) => warn_of_cost(rule, limits, span, findings),
             RuleLimits::OfTier => warn_of_tiers_without_limits(rule, policy, span, findings),
         }
     }
     for (tier, span) in policy.tiers.iter().zip(spans.tiers.iter().copied()) {
-        warn_of_pointless(&tier.limits, span, findings);
         warn_of_unused(tier, policy, span, findings);
     }
     warn_of_ended("block", &policy.block, &spans.block, now, findings);
@@ -180,18 +176,18 @@ fn is_pointless_beside(one: &Limit, other: &Limit) -> bool {
     }
 }
 
-fn warn_of_pointless(limits: &[LimitSpec], span: Span, findings: &mut Findings<'_>) {
-    let limits: Vec<&Limit> = limits.iter().map(|spec| &spec.limit).collect();
-    for (n, one) in limits.iter().enumerate() {
-        let beside =
-            limits.iter().enumerate().filter(|(other, _)| *other != n).find(|(m, other)| {
-                // Of two that are equal the first is kept.
-                is_pointless_beside(one, other) && (n > *m || !is_pointless_beside(other, one))
-            });
-        if let Some((_, other)) = beside {
+/// Among the limits of one rule or tier; `spans` are where they stand.
+pub(super) fn warn_of_pointless(limits: &[LimitSpec], spans: &[Span], findings: &mut Findings<'_>) {
+    for (n, (LimitSpec { limit: one, .. }, span)) in limits.iter().zip(spans).enumerate() {
+        let others = limits.iter().map(|spec| &spec.limit).enumerate().filter(|(m, _)| *m != n);
+        let mut before = others.filter(|(m, other)| {
+            // Of two that are equal the first is kept.
+            is_pointless_beside(one, other) && (n > *m || !is_pointless_beside(other, one))
+        });
+        if let Some((_, other)) = before.next() {
             let message =
                 format!("the limit {one} never decides: {other} always rejects before it");
-            findings.warn(span, message, "remove one of them; is a number or a period mistyped?");
+            findings.warn(*span, message, "remove one of them; is a number or a period mistyped?");
         }
     }
 }

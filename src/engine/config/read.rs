@@ -151,7 +151,7 @@ pub(super) fn check(
     }
     match (shape, &node.value) {
         (Shape::Table(shape), Value::Table(table)) => {
-            check_table(table, node.span, shape, findings)
+            check_table(table, node.span, shape, findings);
         }
         (Shape::List(each), Value::List(items)) => {
             items.iter().for_each(|item| check(item, each, key, example, findings));
@@ -226,12 +226,18 @@ pub(super) fn check_table(
     shape: &TableShape,
     findings: &mut Findings<'_>,
 ) {
+    let mut meant = Vec::new();
     for entry in &table.entries {
         let Some(field) = shape.fields.iter().find(|field| field.key == entry.key) else {
             let message = format!("`{}` is not a key of {}", entry.key, shape.what);
             let keys = shape.fields.iter().map(|field| field.key);
-            let hint = did_you_mean(&entry.key, keys.clone())
-                .unwrap_or_else(|| format!("there are {}", keys.collect::<Vec<_>>().join(", ")));
+            let hint = match closest(&entry.key, keys.clone()) {
+                Some(key) => {
+                    meant.push(key);
+                    format!("did you mean `{key}`?")
+                }
+                None => format!("there are {}", keys.collect::<Vec<_>>().join(", ")),
+            };
             findings.error(entry.key_span, message, hint);
             continue;
         };
@@ -245,18 +251,23 @@ pub(super) fn check_table(
         }
     }
     for field in shape.fields.iter().filter(|field| field.required) {
-        if table.get(field.key).is_none() {
+        // A misspelt key is one mistake, not two.
+        if table.get(field.key).is_none() && !meant.contains(&field.key) {
             let message = format!("{} needs `{}`", shape.what, field.key);
             findings.error(span, message, format!("e.g. {}", field.example));
         }
     }
 }
 
-/// The name that was probably meant.
 pub(super) fn did_you_mean<'n>(
     written: &str,
     names: impl Iterator<Item = &'n str>,
 ) -> Option<String> {
+    closest(written, names).map(|name| format!("did you mean `{name}`?"))
+}
+
+/// The name that was probably meant.
+fn closest<'n>(written: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     // Nobody misspells a word into a hundred letters, and the distance takes their product.
     let written = written.get(..100).unwrap_or(written).to_ascii_lowercase().replace('_', "-");
     let distance = |name: &str| {
@@ -267,8 +278,7 @@ pub(super) fn did_you_mean<'n>(
             || name.starts_with(&written) && written.len() >= 3
             || written.starts_with(name) && name.len() >= 4
     };
-    let closest = names.map(|name| (distance(name), name)).filter(near).min();
-    closest.map(|(_, name)| format!("did you mean `{name}`?"))
+    names.map(|name| (distance(name), name)).filter(near).min().map(|(_, name)| name)
 }
 
 /// A value and where it stands.

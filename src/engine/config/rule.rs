@@ -8,11 +8,11 @@ use super::super::limit::{Algorithm, Cost, Limit, LimitError, Quota};
 use super::super::policy::{Defaults, Endpoint, LimitSpec, OnChange, Rule, RuleLimits, Tier};
 use super::super::units::UnitError;
 use super::endpoint::parse_endpoint;
-use super::format;
 use super::policy::{algorithm, check_tier, on_store_error, patterns};
 use super::read::{At, check_table, did_you_mean, found};
 use super::source::{Findings, Span};
 use super::tree::{Node, Table, Value};
+use super::{format, lint};
 
 const MAX_RULES: usize = 20_000;
 /// Far more than anybody means; a bucket's place in the list is one byte.
@@ -228,7 +228,15 @@ pub(super) fn limits(
         let message = format!("{} limits are too many; at most {MAX_LIMITS}", items.len());
         findings.error(node.span, message, "two or three usually say it all");
     }
-    items.iter().take(MAX_LIMITS).filter_map(|item| limit(item, default, findings)).collect()
+    let (mut limits, mut spans) = (Vec::new(), Vec::new());
+    for item in items.iter().take(MAX_LIMITS) {
+        if let Some(spec) = limit(item, default, findings) {
+            limits.push(spec);
+            spans.push(item.span);
+        }
+    }
+    lint::warn_of_pointless(&limits, &spans, findings);
+    limits
 }
 
 fn limit(node: &Node<'_>, default: Algorithm, findings: &mut Findings<'_>) -> Option<LimitSpec> {

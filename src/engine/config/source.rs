@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::super::policy::Place;
+use super::json::hint_as_json;
 
 /// Ten thousand rules of 300 bytes are 3 MB; this leaves room for comments, and is read in well
 /// under a second.
@@ -20,7 +21,7 @@ const CHARS_AFTER: usize = 40;
 const CHARS_OF_MESSAGE: usize = 300;
 
 /// Distance of the anchors from which places are counted: a file may be one long line.
-const ANCHOR_EVERY: usize = 1024;
+const ANCHOR_EVERY: usize = 128;
 
 /// From where to where, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,6 +122,8 @@ pub fn text_of<'t>(file: &str, bytes: &'t [u8]) -> Result<&'t str, ConfigErrors>
 pub(super) struct Source<'t> {
     file: Arc<str>,
     pub(super) text: &'t str,
+    /// Whether hints should be in JSON.
+    pub(super) is_json: bool,
     anchors: Vec<Anchor>,
 }
 
@@ -151,7 +154,7 @@ impl<'t> Source<'t> {
             *at = at.after(chunk);
             Some(here)
         });
-        Source { file: file.into(), text, anchors: anchors.collect() }
+        Source { file: file.into(), text, is_json: false, anchors: anchors.collect() }
     }
 
     pub(super) fn place(&self, at: usize) -> Place {
@@ -184,7 +187,11 @@ impl<'t> Source<'t> {
         message: String,
         hint: Option<String>,
     ) -> Finding {
-        let start = span.start.min(self.text.len());
+        let mut start = span.start.min(self.text.len());
+        // Parsers count bytes; half a character cannot be shown.
+        while !self.text.is_char_boundary(start) {
+            start -= 1;
+        }
         let before = self.text[..start].rsplit('\n').next().unwrap_or_default();
         let rest = line_start(&self.text[start..]);
         let (words, after) =
@@ -285,6 +292,7 @@ impl<'t> Findings<'t> {
     }
 
     fn add(&mut self, severity: Severity, span: Span, message: String, hint: String) {
+        let hint = if self.source.is_json { hint_as_json(&hint) } else { hint };
         let hint = Some(hint).filter(|hint| !hint.is_empty());
         self.found.push(self.source.finding(severity, span, message, hint));
     }
@@ -293,6 +301,11 @@ impl<'t> Findings<'t> {
     pub(super) fn result<T>(mut self, built: T) -> Result<(T, Vec<Finding>), ConfigErrors> {
         self.found.sort_by_key(|f| (f.place.line, f.place.column));
         if self.errors == 0 {
+            if let more @ 1.. = self.warnings.saturating_sub(MAX_FINDINGS) {
+                let end = Span { start: self.source.text.len(), end: self.source.text.len() };
+                let message = format!("there are {more} more warnings");
+                self.add(Severity::Warning, end, message, "mend the first, then look again".into());
+            }
             return Ok((built, self.found));
         }
         self.found.retain(|finding| finding.severity == Severity::Error);
