@@ -206,9 +206,9 @@ impl<'t> Parser<'t> {
             let plain = &rest[..end.unwrap_or(rest.len())];
             // The usual text has no escapes and need not be copied.
             if text.is_empty() {
-                text = Cow::Borrowed(plain)
+                text = Cow::Borrowed(plain);
             } else {
-                text.to_mut().push_str(plain)
+                text.to_mut().push_str(plain);
             }
             self.at += plain.len();
             match self.peek() {

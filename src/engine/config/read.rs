@@ -151,7 +151,7 @@ pub(super) fn check(
     }
     match (shape, &node.value) {
         (Shape::Table(shape), Value::Table(table)) => {
-            check_table(table, node.span, shape, findings)
+            check_table(table, node.span, shape, findings);
         }
         (Shape::List(each), Value::List(items)) => {
             items.iter().for_each(|item| check(item, each, key, example, findings));
