@@ -122,16 +122,24 @@ async fn by_limits(args: &Args, demand: Demand<'_>, context: &Context) -> Result
 }
 
 async fn by_rules(args: &Args, demand: Demand<'_>, context: &Context) -> Result<Verdict, Failure> {
-    let rules = Arc::new(policy::load(context)?);
+    let in_force = policy::load(context).await?;
     let path = args.endpoint.as_deref().map(normal_path).transpose();
     let path = path.map_err(|e| Failure::usage(format!("--endpoint: {e}")))?;
     let method = args.method.as_ref().map(|m| m.to_ascii_uppercase());
     let target = Target { path: path.as_deref(), method: method.as_deref() };
     let identities = [args.identity.clone()];
     let attempt = Attempt { identities: &identities, target, tier: None };
-    let limiter = Limiter { rules, store: Arc::new(open_store(args, context).await?) };
-    let standings = [policy::standing(&args.identity, context).await?];
-    limiter.check(&attempt, &standings, demand).await.map_err(store_failure)
+    let standings = [in_force.standing(&args.identity).await?];
+    let store = Arc::new(open_store(args, context).await?);
+    let limiter = Limiter { rules: in_force.rules, store };
+    let verdict = limiter.check(&attempt, &standings, demand).await.map_err(store_failure)?;
+    match in_force.observe {
+        Some(reason) => {
+            context.note(policy::observe_note(&reason));
+            Ok(Verdict { allowed: true, ..verdict })
+        }
+        None => Ok(verdict),
+    }
 }
 
 async fn open_store(args: &Args, context: &Context) -> Result<Store, Failure> {

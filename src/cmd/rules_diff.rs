@@ -48,9 +48,7 @@ struct Item {
 }
 
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
-    let before = policy::load_file(&args.before)?;
-    let after = policy::load_file(&args.after)?;
-    let items = differences(before.policy(), after.policy());
+    let items = differences(&policy::of_file(&args.before)?, &policy::of_file(&args.after)?);
     let differs = !items.is_empty();
     match context.output {
         Output::Json => print_json(&Report { schema: SCHEMA, differs, items })?,

@@ -71,9 +71,10 @@ struct Item {
 }
 
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
-    let rules = policy::load(context)?;
+    let in_force = policy::load(context).await?;
+    let rules = &in_force.rules;
     let now = Micros::now();
-    let standing = policy::standing(&args.identity, context).await?;
+    let standing = in_force.standing(&args.identity).await?;
     let path = args.endpoint.as_deref().map(normal_path).transpose();
     let path = path.map_err(|e| Failure::usage(format!("--endpoint: {e}")))?;
     let method = args.method.as_ref().map(|m| m.to_ascii_uppercase());
@@ -88,7 +89,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
         exempt: None,
         items: Vec::new(),
     };
-    match plan(&rules, &attempt, std::slice::from_ref(&standing), now) {
+    match plan(rules, &attempt, std::slice::from_ref(&standing), now) {
         Plan::Blocked { entry, .. } => report.blocked = Some(EntryItem::of(entry)),
         Plan::Missing { .. } => {}
         Plan::Ask(questions) => {
@@ -103,9 +104,12 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     }
     if path.is_none() && report.exempt.is_none() {
         report.items =
-            for_any_endpoint(&rules, &args.identity, report.tier.as_deref(), &standing, now);
+            for_any_endpoint(rules, &args.identity, report.tier.as_deref(), &standing, now);
     }
     let nothing = report.items.is_empty() && report.blocked.is_none() && report.exempt.is_none();
+    if let Some(reason) = &in_force.observe {
+        context.note(policy::observe_note(reason));
+    }
     match context.output {
         Output::Json => print_json(&report)?,
         Output::Table => io::stdout().lock().write_all(in_words(&report).as_bytes())?,

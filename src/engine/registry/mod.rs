@@ -11,6 +11,7 @@ mod data;
 mod edit;
 mod follow;
 mod memory;
+mod standing;
 mod view;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ pub use edit::{Change, Lasts, ListChange, MAX_NAME_BYTES, MAX_OVERRIDES, MAX_PAT
 pub(crate) use edit::{Edit, OfSubject, edited};
 pub use follow::FOLLOW_EVERY;
 pub use memory::MemoryRegistry;
+pub use standing::{standing, switched};
 pub use view::{Snapshot, View};
 
 pub const MAX_REASON_BYTES: usize = 1_024;
