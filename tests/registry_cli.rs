@@ -344,3 +344,32 @@ fn a_readonly_context_is_looked_at_and_not_changed() {
     assert_eq!(run("override list").code, 0);
     assert!(shell.redis.dump().is_empty());
 }
+
+#[test]
+fn check_and_effective_obey_what_is_on_record() {
+    let shell = Shell::new();
+    let file = shell.redis.dir.path().join("rules.toml");
+    let policy = "default_tier = \"free\"\n[tiers.free]\nlimits = [\"10/1d\"]\n\
+        [tiers.gold]\nlimits = [{ limit = \"1000/1d\", algorithm = \"gcra\" }]\n\
+        [[rule]]\nname = \"per-user\"\ndimension = \"user\"\nlimits = \"tier\"\n";
+    std::fs::write(&file, policy).unwrap();
+    let path = file.to_str().unwrap();
+    let check = || shell.run(&format!("check user:1 --rules {path} -o json"));
+    assert_eq!(check().json()["limit"], 10);
+    shell.fine("tier set user:1 gold --reason r");
+    assert_eq!(check().json()["limit"], 1000);
+    shell.fine("override set user:1 --rule per-user --limit 500/1d --for 1h --reason import");
+    let decided = check().json();
+    assert_eq!((&decided["limit"], &decided["algorithm"]), (&json!(500), &json!("gcra")));
+    let effective = shell.fine(&format!("rules effective user:1 --rules {path} -o json")).json();
+    assert_eq!(effective["items"][0]["source"], "override");
+    assert_eq!(effective["tier"], "gold");
+    shell.fine("block user:* --for 1h --reason abuse");
+    assert_eq!(check().code, 8);
+    let effective = shell.fine(&format!("rules effective user:1 --rules {path} -o json")).json();
+    assert_eq!(effective["blocked"]["reason"], "abuse");
+    shell.fine("unblock user:* --reason r");
+    shell.fine("override rm user:1 --rule per-user --reason r");
+    shell.fine("tier rm user:1 --reason r");
+    assert_eq!(check().json()["limit"], 10);
+}

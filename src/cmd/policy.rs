@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use super::rules_file::{self, Reading, print_findings};
-use super::{Context, Exit, Failure};
+use super::{Context, Exit, Failure, rules_file};
 use crate::engine::clock::Micros;
 use crate::engine::config::parse_policy;
 use crate::engine::identity::Identity;
@@ -56,7 +55,7 @@ impl InForce {
 }
 
 pub(super) fn of_file(file: &str) -> Result<Policy, Failure> {
-    usable(rules_file::read(file)?)
+    rules_file::load(file).map(|(policy, _warnings)| policy)
 }
 
 async fn published(registry: Option<&Registry>) -> Result<Policy, Failure> {
@@ -72,17 +71,8 @@ async fn published(registry: Option<&Registry>) -> Result<Policy, Failure> {
         ));
     };
     let name = format!("published version {}", published.version.version);
-    usable(parse_policy(&name, &published.text, Micros::now()))
-}
-
-fn usable(outcome: Reading) -> Result<Policy, Failure> {
-    match outcome {
-        Ok((policy, _warnings)) => Ok(policy),
-        Err(_) => {
-            print_findings(&outcome);
-            Err(Failure::new(Exit::BadFile, ""))
-        }
-    }
+    rules_file::usable(parse_policy(&name, &published.text, Micros::now()))
+        .map(|(policy, _)| policy)
 }
 
 /// Said wherever a decision is shown that nobody enforces.

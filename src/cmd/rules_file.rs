@@ -13,7 +13,11 @@ pub(super) type Reading = Result<(Policy, Vec<Finding>), ConfigErrors>;
 
 /// Reads a file that must be usable; what is wrong in it goes to stderr.
 pub(super) fn load(file: &str) -> Result<(Policy, Vec<Finding>), Failure> {
-    let reading = read(file)?;
+    usable(read(file)?)
+}
+
+/// What was read, if it can be used; what is wrong in it goes to stderr.
+pub(super) fn usable(reading: Reading) -> Result<(Policy, Vec<Finding>), Failure> {
     if reading.is_err() {
         print_findings(&reading);
     }
