@@ -301,16 +301,9 @@ impl Context {
 
     /// The rules file to work on: the one named to the command, else that of `--rules`.
     fn rules_file(&self, named: Option<String>) -> Result<String, Failure> {
-        match named.or_else(|| self.rules.clone()) {
-            Some(store) if store == "store" => Err(Failure::usage(
-                "this version reads rules from files only, not from the store; \
-                 a file of that name is ./store",
-            )),
-            Some(file) => Ok(file),
-            None => {
-                Err(Failure::usage("no rules file; name one, or give --rules FILE or RLCTL_RULES"))
-            }
-        }
+        named.or_else(|| self.rules.clone()).ok_or_else(|| {
+            Failure::usage("no rules file; name one, or give --rules FILE or RLCTL_RULES")
+        })
     }
 
     async fn connect(

@@ -34,6 +34,11 @@ pub(super) fn read(file: &str) -> Result<Reading, Failure> {
 pub(super) fn read_text(file: &str) -> Result<Result<String, ConfigErrors>, Failure> {
     let cannot =
         |error: io::Error| Failure::new(Exit::BadFile, format!("{file}: cannot open: {error}"));
+    if file == "store" {
+        return Err(Failure::usage(
+            "this command reads a rules file, not the store; a file of that name is ./store",
+        ));
+    }
     let mut bytes = Vec::new();
     // One byte more than allowed tells that there is more, also of a pipe or a device.
     if file == "-" {
