@@ -6,13 +6,13 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::limit_args::LimitArgs;
+use super::target_args::TargetArgs;
 use super::{Context, Exit, Failure, OPERATOR_DEADLINE, Output, policy, print_json};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Cost, Decision, Limit};
 use crate::engine::limiter::{Asked, Demand, Limiter, Reached, Shadow, Verdict};
 use crate::engine::plan::Attempt;
-use crate::engine::rules::{Target, normal_path};
 use crate::engine::store::{
     Check, DEFAULT_IDEMPOTENCY_TTL, Idempotency, MemoryStore, RuleLimit, Store, StoreError,
 };
@@ -38,12 +38,8 @@ pub(super) struct Args {
     identity: Identity,
     #[command(flatten)]
     limits: LimitArgs,
-    /// The path that is asked for (with --rules)
-    #[arg(long, value_name = "PATH")]
-    endpoint: Option<String>,
-    /// The method of the request (with --rules)
-    #[arg(long, value_name = "M")]
-    method: Option<String>,
+    #[command(flatten)]
+    target: TargetArgs,
     /// How much the request takes; 0 looks without taking
     #[arg(long, value_name = "N", default_value = "1")]
     cost: Cost,
@@ -95,7 +91,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
 
 /// By the limits of the command line, as one rule called `cli`.
 async fn by_limits(args: &Args, demand: Demand<'_>, context: &Context) -> Result<Verdict, Failure> {
-    if args.endpoint.is_some() || args.method.is_some() {
+    if args.target.is_given() {
         return Err(Failure::usage(
             "--endpoint and --method choose among rules; they need --rules, not --limit",
         ));
@@ -123,10 +119,8 @@ async fn by_limits(args: &Args, demand: Demand<'_>, context: &Context) -> Result
 
 async fn by_rules(args: &Args, demand: Demand<'_>, context: &Context) -> Result<Verdict, Failure> {
     let in_force = policy::load(context).await?;
-    let path = args.endpoint.as_deref().map(normal_path).transpose();
-    let path = path.map_err(|e| Failure::usage(format!("--endpoint: {e}")))?;
-    let method = args.method.as_ref().map(|m| m.to_ascii_uppercase());
-    let target = Target { path: path.as_deref(), method: method.as_deref() };
+    let place = args.target.read()?;
+    let target = place.target();
     let identities = [args.identity.clone()];
     let attempt = Attempt { identities: &identities, target, tier: None };
     let standings = [in_force.standing(&args.identity).await?];

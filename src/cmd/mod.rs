@@ -19,6 +19,7 @@ mod rules_store;
 mod schema;
 mod settings;
 mod simulate;
+mod target_args;
 mod tier;
 mod unblock;
 mod unexempt;

@@ -5,12 +5,13 @@ use std::io::{self, Write};
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
+use super::target_args::TargetArgs;
 use super::{Context, Exit, Failure, Output, policy, print_json};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::plan::{Attempt, Entry, Origin, Plan, Question, Source, Standing, plan};
 use crate::engine::policy::Rule;
-use crate::engine::rules::{Rules, Target, normal_path};
+use crate::engine::rules::Rules;
 use crate::engine::store::RuleLimit;
 use crate::output::{SCHEMA, Untrusted, about};
 
@@ -26,12 +27,8 @@ Examples:
 pub(super) struct Args {
     /// user:123, apikey:ak_9, ip:203.0.113.7, header:x-tenant:acme, global:all
     identity: Identity,
-    /// The path that is asked for
-    #[arg(long, value_name = "PATH")]
-    endpoint: Option<String>,
-    /// The method of the request
-    #[arg(long, value_name = "M")]
-    method: Option<String>,
+    #[command(flatten)]
+    target: TargetArgs,
 }
 
 #[derive(Serialize)]
@@ -75,10 +72,8 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     let rules = &in_force.rules;
     let now = Micros::now();
     let standing = in_force.standing(&args.identity).await?;
-    let path = args.endpoint.as_deref().map(normal_path).transpose();
-    let path = path.map_err(|e| Failure::usage(format!("--endpoint: {e}")))?;
-    let method = args.method.as_ref().map(|m| m.to_ascii_uppercase());
-    let target = Target { path: path.as_deref(), method: method.as_deref() };
+    let place = args.target.read()?;
+    let target = place.target();
     let identities = [args.identity.clone()];
     let attempt = Attempt { identities: &identities, target, tier: None };
     let mut report = Report {
@@ -96,13 +91,13 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
             report.tier.clone_from(&questions.tier);
             report.exempt =
                 questions.exempt.into_iter().next().map(|(_, entry)| EntryItem::of(entry));
-            if path.is_some() {
+            if target.path.is_some() {
                 let all = questions.enforced.iter().chain(&questions.shadow);
                 report.items = all.flat_map(items).collect();
             }
         }
     }
-    if path.is_none() && report.exempt.is_none() {
+    if target.path.is_none() && report.exempt.is_none() {
         report.items =
             for_any_endpoint(rules, &args.identity, report.tier.as_deref(), &standing, now);
     }

@@ -1,0 +1,39 @@
+//! `--endpoint` and `--method`: what a request asks for, as rules see it.
+
+use super::Failure;
+use crate::engine::rules::{Target, normal_path};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct TargetArgs {
+    /// The path that is asked for, by which rules are chosen
+    #[arg(long, value_name = "PATH")]
+    endpoint: Option<String>,
+    /// The method of the request
+    #[arg(long, value_name = "M")]
+    method: Option<String>,
+}
+
+/// The same in the one spelling that rules are matched against.
+pub(super) struct Place {
+    path: Option<String>,
+    method: Option<String>,
+}
+
+impl TargetArgs {
+    pub(super) fn is_given(&self) -> bool {
+        self.endpoint.is_some() || self.method.is_some()
+    }
+
+    pub(super) fn read(&self) -> Result<Place, Failure> {
+        let path = self.endpoint.as_deref().map(normal_path).transpose();
+        let path = path.map_err(|e| Failure::usage(format!("--endpoint: {e}")))?;
+        let method = self.method.as_ref().map(|m| m.to_ascii_uppercase());
+        Ok(Place { path: path.map(|path| path.into_owned()), method })
+    }
+}
+
+impl Place {
+    pub(super) fn target(&self) -> Target<'_> {
+        Target { path: self.path.as_deref(), method: self.method.as_deref() }
+    }
+}
