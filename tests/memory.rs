@@ -9,7 +9,7 @@ use rlctl::engine::limit::{Algorithm, Cost, Decision};
 use rlctl::engine::store::memory::DEFAULT_MAX_IDENTITIES;
 use rlctl::engine::store::{Check, MemoryStore, RuleLimit, Settlement};
 
-use crate::support::{TODAY, cost, named, one};
+use crate::support::{TODAY, cost, id, named, one};
 
 const HOUR: u64 = 3_600_000_000;
 
@@ -177,4 +177,24 @@ fn threads_of_many_identities_stay_within_the_bound_and_each_within_its_limit() 
     });
     assert_eq!((store.identities(), store.overflowed()), (3_000, 0));
     assert!(allowed.iter().all(|n| n.load(Ordering::Relaxed) == 4));
+}
+
+#[test]
+fn a_peek_where_there_is_no_room_tells_what_a_charge_would_meet() {
+    let store = MemoryStore::new(1);
+    let limits = one(Algorithm::Gcra, "3/1d");
+    let left = |who: &str, c: u64| {
+        let identity = id(who);
+        let check = Check {
+            identity: &identity,
+            limits: &limits,
+            cost: cost(c),
+            idempotency: None,
+            at: Some(Micros(TODAY)),
+        };
+        store.check(&check).expect("memory answers").decisions[0].remaining
+    };
+    assert_eq!(left("user:first", 1), 2);
+    assert_eq!((left("user:second", 0), left("user:second", 2), left("user:third", 0)), (3, 1, 1));
+    assert_eq!(left("user:first", 0), 2);
 }

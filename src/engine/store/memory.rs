@@ -154,10 +154,13 @@ impl MemoryStore {
         }
         let mut quotas = Quotas::none();
         let answer = quotas.check(check, now);
-        if quotas.is_empty() || self.admit(&mut table, now) {
-            if !quotas.is_empty() {
-                table.insert(hash, check.identity.as_str(), quotas, |id| self.hasher.hash_one(id));
-            }
+        if quotas.is_empty() {
+            // Nothing is charged; but where there is no room, what a charge would meet is told.
+            let full = self.max_identities.is_some_and(|max| self.identities() >= max);
+            return if full { lock(&self.overflow).check(check, now) } else { answer };
+        }
+        if self.admit(&mut table, now) {
+            table.insert(hash, check.identity.as_str(), quotas, |id| self.hasher.hash_one(id));
             return answer;
         }
         drop(table);
