@@ -125,6 +125,7 @@ fn decided(verdict: &Verdict) -> &str {
         Reached::Blocked { .. } => "blocked",
         Reached::Missing { .. } => "missing",
         Reached::NoLimit => "none",
+        Reached::NoPolicy => "no policy",
     }
 }
 

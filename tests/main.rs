@@ -10,6 +10,7 @@ mod docs;
 mod faults;
 mod histories;
 mod limiter;
+mod live;
 mod memory;
 mod model;
 mod policy_file;

@@ -108,13 +108,8 @@ async fn by_limits(args: &Args, demand: Demand<'_>, context: &Context) -> Result
         limit: limit.clone(),
         decision: *decision,
     });
-    Ok(Verdict {
-        allowed: answer.allowed(),
-        reached: Reached::Limits { decided, asked: asked.collect() },
-        tier: None,
-        shadow: Vec::new(),
-        charges: Vec::new(),
-    })
+    let reached = Reached::Limits { decided, asked: asked.collect() };
+    Ok(Verdict::by(answer.allowed(), reached))
 }
 
 async fn by_rules(args: &Args, demand: Demand<'_>, context: &Context) -> Result<Verdict, Failure> {
@@ -130,7 +125,7 @@ async fn by_rules(args: &Args, demand: Demand<'_>, context: &Context) -> Result<
     match in_force.observe {
         Some(reason) => {
             context.note(policy::observe_note(&reason));
-            Ok(Verdict { allowed: true, ..verdict })
+            Ok(verdict.observed())
         }
         None => Ok(verdict),
     }
@@ -212,7 +207,7 @@ fn in_words(args: &Args, verdict: &Verdict) -> String {
             lines
                 .push(format!("  rule {rule} asks for an identity that the request does not have"));
         }
-        Reached::NoLimit => lines.push("  no rule limits this request".into()),
+        Reached::NoLimit | Reached::NoPolicy => lines.push("  no rule limits this request".into()),
     }
     for shadow in &verdict.shadow {
         let would = if shadow.allowed { "would let it pass" } else { "would refuse it" };

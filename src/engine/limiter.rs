@@ -23,6 +23,8 @@ pub struct Limiter {
 #[derive(Clone, Debug)]
 pub struct Verdict {
     pub allowed: bool,
+    /// Observe-only was on: it passes whatever was reached, see [`Verdict::would_refuse`].
+    pub observed: bool,
     pub reached: Reached,
     /// The tier the request was given.
     pub tier: Option<String>,
@@ -48,6 +50,8 @@ pub enum Reached {
     },
     /// Nobody limits this request: no rule applies, or it is exempt.
     NoLimit,
+    /// There is no policy yet; whoever lets it pass has to say so.
+    NoPolicy,
 }
 
 /// One limit that was asked.
@@ -135,7 +139,7 @@ impl Limiter {
         }
         let reached = reached(questions, &answers);
         let charges = if rejected { Vec::new() } else { charges };
-        Ok(Verdict { allowed: !rejected, reached, tier: None, shadow: Vec::new(), charges })
+        Ok(Verdict { charges, ..Verdict::by(!rejected, reached) })
     }
 
     /// A shadow that cannot be asked is not heard: it never changes the answer.
@@ -181,13 +185,44 @@ fn reached(questions: &Questions<'_>, answers: &[Result<Answer, StoreError>]) ->
 
 impl Verdict {
     fn refused(reached: Reached) -> Verdict {
-        Verdict { allowed: false, reached, tier: None, shadow: Vec::new(), charges: Vec::new() }
+        Verdict::by(false, reached)
+    }
+
+    /// One that nothing was charged for.
+    pub fn by(allowed: bool, reached: Reached) -> Verdict {
+        Verdict {
+            allowed,
+            observed: false,
+            reached,
+            tier: None,
+            shadow: Vec::new(),
+            charges: Vec::new(),
+        }
+    }
+
+    pub(super) fn without_policy() -> Verdict {
+        Verdict::by(true, Reached::NoPolicy)
+    }
+
+    /// The same where nothing is enforced.
+    pub fn observed(self) -> Verdict {
+        Verdict { allowed: true, observed: true, ..self }
+    }
+
+    /// It passed only because nothing is enforced.
+    pub fn would_refuse(&self) -> bool {
+        self.observed
+            && match &self.reached {
+                Reached::Limits { asked, .. } => asked.iter().any(|a| !a.decision.allowed),
+                Reached::Blocked { .. } | Reached::Missing { .. } => true,
+                Reached::NoLimit | Reached::NoPolicy => false,
+            }
     }
 
     /// How long to hold the request: the longest that any limit asks for.
     pub fn delay(&self) -> Micros {
         match &self.reached {
-            Reached::Limits { asked, .. } if self.allowed => {
+            Reached::Limits { asked, .. } if self.allowed && !self.observed => {
                 asked.iter().map(|a| a.decision.delay).max().unwrap_or_default()
             }
             _ => Micros::ZERO,

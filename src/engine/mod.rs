@@ -6,6 +6,7 @@ pub mod config;
 pub mod identity;
 pub mod limit;
 pub mod limiter;
+pub mod live;
 pub mod plan;
 pub mod policy;
 pub mod quota_watch;
