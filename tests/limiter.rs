@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rlctl::engine::clock::Micros;
 use rlctl::engine::config::parse_policy;
+use rlctl::engine::failure::OnFailure;
 use rlctl::engine::identity::Identity;
 use rlctl::engine::limit::{Algorithm, Decision};
 use rlctl::engine::limiter::{Demand, Limiter, Reached, Verdict};
@@ -75,7 +76,11 @@ async fn worlds() -> Vec<World> {
     let (policy, _) = parse_policy("policy.toml", POLICY, Micros(TODAY)).expect("a good policy");
     let rules = Arc::new(Rules::new(Arc::new(policy)));
     let world = |rig: Rig| World {
-        limiter: Limiter { rules: rules.clone(), store: Arc::new(rig.store) },
+        limiter: Limiter {
+            rules: rules.clone(),
+            store: Arc::new(rig.store),
+            on_failure: OnFailure::Tell,
+        },
         name: rig.name,
         _server: rig.server,
     };
@@ -124,6 +129,7 @@ fn decided(verdict: &Verdict) -> &str {
         Reached::Limits { decided, asked } => asked[*decided].limit.rule(),
         Reached::Blocked { .. } => "blocked",
         Reached::Missing { .. } => "missing",
+        Reached::Unanswered { .. } => "unanswered",
         Reached::NoLimit => "none",
         Reached::NoPolicy => "no policy",
     }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rlctl::engine::clock::Micros;
+use rlctl::engine::failure::OnFailure;
 use rlctl::engine::identity::Identity;
 use rlctl::engine::limiter::{Demand, Reached, Verdict};
 use rlctl::engine::live::{Accepted, LiveLimiter, LivePolicy, Source};
@@ -231,7 +232,8 @@ async fn without_a_policy_or_a_registry_it_decides_by_what_it_knows() {
     let view = View::follow(registry).await;
     let policy_of = LivePolicy::follow_published(&view).await;
     let store = Arc::new(Store::Memory(MemoryStore::unbounded()));
-    let limiter = LiveLimiter { policy: policy_of.clone(), view, store };
+    let limiter =
+        LiveLimiter { policy: policy_of.clone(), view, store, on_failure: OnFailure::Tell };
     let verdict = ask(&limiter, &[id("user:bad")]).await;
     assert!(verdict.allowed && matches!(verdict.reached, Reached::NoPolicy), "{verdict:?}");
     assert!(policy_of.status().trouble.is_some());
@@ -255,7 +257,7 @@ async fn observe_only_lets_pass_and_tells_what_it_would_have_refused() {
     let view = View::follow(registry).await;
     let policy = LivePolicy::follow_published(&view).await;
     let store = Arc::new(Store::Memory(MemoryStore::unbounded()));
-    let limiter = LiveLimiter { policy, view, store };
+    let limiter = LiveLimiter { policy, view, store, on_failure: OnFailure::Tell };
     for (who, would_refuse) in [("user:1", false), ("user:1", true), ("user:2", true)] {
         let verdict = ask(&limiter, &[id(who)]).await;
         assert!(verdict.allowed && verdict.observed, "{verdict:?}");
@@ -314,7 +316,12 @@ async fn decide_continuously(url: &str, out: &Path) {
     let view = View::follow(redis_registry(url, PATIENCE).await).await;
     let policy = LivePolicy::follow_published(&view).await;
     let store = connect_to(url, PATIENCE, PATIENCE).await.unwrap();
-    let limiter = LiveLimiter { policy, view, store: Arc::new(Store::Redis(store)) };
+    let limiter = LiveLimiter {
+        policy,
+        view,
+        store: Arc::new(Store::Redis(store)),
+        on_failure: OnFailure::Tell,
+    };
     let file = OpenOptions::new().create(true).append(true).open(out).unwrap();
     let journal =
         Arc::new(Journal { file: Mutex::new((file, HashMap::new())), answers: AtomicU64::new(0) });

@@ -7,6 +7,7 @@ mod connect;
 mod context;
 mod contract;
 mod docs;
+mod failure;
 mod faults;
 mod histories;
 mod limiter;

@@ -197,7 +197,7 @@ const WRONG_MEANING: [Wrong; 38] = [
     ("[tiers.a]\n[assign]\n\"ip:1.2.3\" = \"a\"", "3:1", "not an address", "203.0.113.7"),
 ];
 
-const WRONG_LISTS: [Wrong; 12] = [
+const WRONG_LISTS: [Wrong; 14] = [
     ("[[block]]\nmatch = [\"ip:10.0.0.0/33\"]", "2:14", "`10.0.0.0/33` is not", "10.0.0.0/8"),
     ("[[block]]\nmatch = [\"bob\"]", "2:10", "`bob` has no dimension", "user:12*"),
     ("[[block]]\nreason = \"abuse\"", "1:1", "a block needs `match`", "user:666"),
@@ -216,6 +216,13 @@ const WRONG_LISTS: [Wrong; 12] = [
     ("[[exempt]]\nmatch = [\"user:1\"]\nuntil = 2030-01-01", "3:9", "with its offset", "+02:00"),
     ("[identity]\ntrusted_proxies = [\"10.0.0.0/8\", \"lan\"]", "2:34", "`lan` is not", "fd00::/8"),
     ("[domains]\nedge = [\"per-ip\"]", "2:9", "there is no rule `per-ip`", ""),
+    ("[cors]\norigins = [\"*\"]", "2:1", "`origins` is not a key of [cors]", "charge_preflight"),
+    (
+        "[[upstream]]\nprefix = \"/a\"\nurl = \"http://b\"\n[[upstream]]\nprefix = \"/a/\"\nurl = \"http://c\"",
+        "5:10",
+        "`/a/` has two upstreams",
+        "2:10",
+    ),
     (rule!("limits = [\"1/1s\"]\nstore = \"gold\""), "5:9", "no store `gold`", "[stores.gold]"),
     ("[stores.a]\nurl = \"localhost\"", "2:7", "a URL with its scheme", "redis://"),
     ("[[upstream]]\nprefix = \"api\"\nurl = \"http://a\"", "2:10", "begins with /", "/api"),
@@ -531,7 +538,7 @@ fn no_damage_to_a_file_crashes_the_reader() {
 }
 
 /// A valid file, and words of the one warning it gets.
-const HARDLY_MEANT: [(&str, &str); 22] = [
+const HARDLY_MEANT: [(&str, &str); 20] = [
     (rule!("limits = [\"1/1s\"]"), "a request without user is not limited"),
     (
         "[[rule]]\nname = \"a\"\ndimension = \"ip\"\nendpoint = \"/a\"\nlimits = [\"1/1s\"]",
@@ -545,9 +552,7 @@ const HARDLY_MEANT: [(&str, &str); 22] = [
     (with_global!("limits = [\"1/1s\"]\nidempotency = \"header\""), "`idempotency` is not used"),
     (with_global!("limits = [\"1/1s\"]\npenalty = true"), "`penalty` is not used"),
     (with_global!("limits = [\"1/1s\"]\nscope = \"global\""), "`scope` is not used"),
-    (with_global!("limits = [\"1/1s\"]\nlocal_share = 0.5"), "`local_share` is not used"),
-    (with_global!("limits = [\"1/1s\"]\n[cors]\norigins = [\"*\"]"), "`cors` is not used"),
-    (with_global!("limits = [\"1/1s\"]\n[gateway]\nmax_checks = 5"), "`gateway` is not used"),
+    (with_global!("limits = [\"1/1s\"]\n[adaptive]\nfloor = 1"), "`adaptive` is not used"),
     (
         with_global!("limits = [{ limit = \"1/1s\", algorithm = \"sliding_window\" }]"),
         "means the counter",

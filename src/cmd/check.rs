@@ -9,6 +9,7 @@ use super::limit_args::LimitArgs;
 use super::target_args::TargetArgs;
 use super::{Context, Exit, Failure, OPERATOR_DEADLINE, Output, policy, print_json};
 use crate::engine::clock::Micros;
+use crate::engine::failure::OnFailure;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Cost, Decision, Limit};
 use crate::engine::limiter::{Asked, Demand, Limiter, Reached, Shadow, Verdict};
@@ -120,7 +121,7 @@ async fn by_rules(args: &Args, demand: Demand<'_>, context: &Context) -> Result<
     let attempt = Attempt { identities: &identities, target, tier: None };
     let standings = [in_force.standing(&args.identity).await?];
     let store = Arc::new(open_store(args, context).await?);
-    let limiter = Limiter { rules: in_force.rules, store };
+    let limiter = Limiter { rules: in_force.rules, store, on_failure: OnFailure::Tell };
     let verdict = limiter.check(&attempt, &standings, demand).await.map_err(store_failure)?;
     match in_force.observe {
         Some(reason) => {
@@ -206,6 +207,9 @@ fn in_words(args: &Args, verdict: &Verdict) -> String {
         Reached::Missing { rule } => {
             lines
                 .push(format!("  rule {rule} asks for an identity that the request does not have"));
+        }
+        Reached::Unanswered { limit, .. } => {
+            lines.push(format!("  the store did not answer for rule {}", limit.rule()));
         }
         Reached::NoLimit | Reached::NoPolicy => lines.push("  no rule limits this request".into()),
     }

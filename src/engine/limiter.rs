@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::clock::Micros;
+use super::failure::{Degraded, Local, OnFailure};
 use super::identity::Identity;
 use super::limit::{Cost, Decision, deciding};
 use super::plan::{Attempt, Entry, Plan, Question, Questions, Standing, plan};
+use super::policy::OnStoreError;
 use super::rules::Rules;
 use super::store::{Answer, Charge, Check, Idempotency, RuleLimit, Settlement, Store, StoreError};
 
@@ -17,7 +19,10 @@ use super::store::{Answer, Charge, Check, Idempotency, RuleLimit, Settlement, St
 pub struct Limiter {
     pub rules: Arc<Rules>,
     pub store: Arc<Store>,
+    pub on_failure: OnFailure,
 }
+
+type Answers = SmallVec<[Result<Answer, StoreError>; 2]>;
 
 /// The answer to a request, and how it was reached.
 #[derive(Clone, Debug)]
@@ -26,6 +31,8 @@ pub struct Verdict {
     /// Observe-only was on: it passes whatever was reached, see [`Verdict::would_refuse`].
     pub observed: bool,
     pub reached: Reached,
+    /// The store could not answer for all of it.
+    pub degraded: Option<Degraded>,
     /// The tier the request was given.
     pub tier: Option<String>,
     /// What shadow rules would have said; empty when the enforced ones refused.
@@ -47,6 +54,11 @@ pub enum Reached {
     },
     Missing {
         rule: String,
+    },
+    /// The store did not answer, and the rule says what then; this limit would have been asked.
+    Unanswered {
+        identity: Identity,
+        limit: Arc<RuleLimit>,
     },
     /// Nobody limits this request: no rule applies, or it is exempt.
     NoLimit,
@@ -85,6 +97,17 @@ impl Limiter {
         standings: &[Standing],
         demand: Demand<'_>,
     ) -> Result<Verdict, StoreError> {
+        self.check_unless(attempt, standings, demand, None).await
+    }
+
+    /// The same where the store is known not to answer, so that nobody waits for it twice.
+    pub(super) async fn check_unless(
+        &self,
+        attempt: &Attempt<'_>,
+        standings: &[Standing],
+        demand: Demand<'_>,
+        unreachable: Option<StoreError>,
+    ) -> Result<Verdict, StoreError> {
         let now = demand.at.unwrap_or_else(Micros::now);
         let questions = match plan(&self.rules, attempt, standings, now) {
             Plan::Blocked { identity, entry } => {
@@ -98,9 +121,9 @@ impl Limiter {
             }
             Plan::Ask(questions) => questions,
         };
-        let mut verdict = self.ask_all(&questions, demand).await?;
+        let mut verdict = self.ask_all(&questions, demand, unreachable).await?;
         verdict.tier.clone_from(&questions.tier);
-        if verdict.allowed {
+        if verdict.allowed && verdict.degraded.is_none() {
             verdict.shadow = self.ask_shadows(&questions, demand).await;
         }
         Ok(verdict)
@@ -111,35 +134,43 @@ impl Limiter {
         &self,
         questions: &Questions<'_>,
         demand: Demand<'_>,
+        unreachable: Option<StoreError>,
     ) -> Result<Verdict, StoreError> {
         let checks: SmallVec<[Check<'_>; 2]> =
             questions.enforced.iter().map(|q| check(q, demand)).collect();
-        let answers: Vec<Result<Answer, StoreError>> = match checks.as_slice() {
-            [only] => vec![self.store.check(only).await],
-            several => join_all(several.iter().map(|check| self.store.check(check))).await,
+        let answers: Answers = match (unreachable, checks.as_slice()) {
+            (Some(error), all) => all.iter().map(|_| Err(error.clone())).collect(),
+            (None, [only]) => smallvec![self.store.check(only).await],
+            (None, several) => {
+                let all = several.iter().map(|check| self.store.check(check));
+                join_all(all).await.into_iter().collect()
+            }
         };
-        let rejected = answers.iter().any(|answer| answer.as_ref().is_ok_and(|a| !a.allowed()));
-        let failed = answers.iter().find_map(|answer| answer.as_ref().err().cloned());
         let charges: Vec<Charge> = answers
             .iter()
             .zip(&checks)
             .filter_map(|(answer, check)| answer.as_ref().ok()?.charge_unless_replayed(check))
             .collect();
-        if rejected || failed.is_some() {
-            let refunds =
-                charges.iter().map(|c| self.store.settle(c, Settlement::Refund, demand.at));
-            // What could not be given back stays charged: the safe side, and no reason to answer
-            // anything else.
-            drop(join_all(refunds).await);
-        }
-        match failed {
+        let rejected = answers.iter().any(|answer| answer.as_ref().is_ok_and(|a| !a.allowed()));
+        let failed = answers.iter().find_map(|answer| answer.as_ref().err().cloned());
+        let verdict = match failed {
             // A real rejection stands, whatever became of the others.
-            Some(error) if !rejected => return Err(error),
-            _ => {}
+            Some(error) if !rejected => match &self.on_failure {
+                OnFailure::ByRule(local) if error.is_of_the_store() => {
+                    Ok(without_store(questions, &answers, demand, local, error))
+                }
+                _ => Err(error),
+            },
+            _ => Ok(Verdict::by(!rejected, reached(questions, &answers))),
+        };
+        if verdict.as_ref().is_ok_and(|verdict| verdict.allowed) {
+            return verdict.map(|verdict| Verdict { charges, ..verdict });
         }
-        let reached = reached(questions, &answers);
-        let charges = if rejected { Vec::new() } else { charges };
-        Ok(Verdict { charges, ..Verdict::by(!rejected, reached) })
+        // What cannot be given back stays charged: the safe side, and no reason to answer anything
+        // else.
+        let refunds = charges.iter().map(|c| self.store.settle(c, Settlement::Refund, demand.at));
+        drop(join_all(refunds).await);
+        verdict
     }
 
     /// A shadow that cannot be asked is not heard: it never changes the answer.
@@ -164,7 +195,74 @@ fn check<'a>(question: &'a Question<'_>, demand: Demand<'a>) -> Check<'a> {
     }
 }
 
+/// Decides by what each rule says of a store that does not answer: closed before local before open.
+fn without_store(
+    questions: &Questions<'_>,
+    answers: &[Result<Answer, StoreError>],
+    demand: Demand<'_>,
+    local: &Local,
+    why: StoreError,
+) -> Verdict {
+    let both = || questions.enforced.iter().zip(answers);
+    let unanswered = || both().filter(|(_, answer)| answer.is_err()).map(|(question, _)| question);
+    let modes = || unanswered().flat_map(|q| &q.sources).map(|source| source.rule.on_store_error);
+    let mode = modes().max().unwrap_or(OnStoreError::Open);
+    let mut asked = asked(questions, answers);
+    if mode == OnStoreError::Local {
+        let here: Vec<_> = unanswered().filter_map(|q| ask_here(q, demand, local)).collect();
+        if here.iter().any(|(_, charge)| charge.is_none()) {
+            let charges = here.iter().filter_map(|(_, charge)| charge.as_ref());
+            for charge in charges {
+                local.store.settle(charge, Settlement::Refund, demand.at);
+            }
+        }
+        asked.extend(here.into_iter().flat_map(|(asked, _)| asked));
+    }
+    let first = unanswered().find_map(|question| {
+        let limit = question.sources.iter().position(|s| s.rule.on_store_error == mode)?;
+        Some((question.identity.clone(), question.limits[limit].clone()))
+    });
+    let reached = match (first, decide_among(asked)) {
+        (_, Some(reached)) if mode != OnStoreError::Closed => reached,
+        (Some((identity, limit)), _) => Reached::Unanswered { identity, limit },
+        (None, reached) => reached.unwrap_or(Reached::NoLimit),
+    };
+    let refused_here = match &reached {
+        Reached::Limits { asked, .. } => asked.iter().any(|a| !a.decision.allowed),
+        _ => mode == OnStoreError::Closed,
+    };
+    Verdict { degraded: Some(Degraded { mode, why }), ..Verdict::by(!refused_here, reached) }
+}
+
+/// The limits of the rules that decide locally, on this process's share; and what was charged,
+/// unless that was refused.
+fn ask_here(
+    question: &Question<'_>,
+    demand: Demand<'_>,
+    local: &Local,
+) -> Option<(Vec<Asked>, Option<Charge>)> {
+    let ours = question.limits.iter().zip(&question.sources);
+    let ours = ours.filter(|(_, source)| source.rule.on_store_error == OnStoreError::Local);
+    let limits: Vec<_> = ours.map(|(limit, source)| local.share(source.rule, limit)).collect();
+    let identity = question.identity;
+    let (cost, at) = (demand.cost, demand.at);
+    let check = Check { identity, limits: &limits, cost, idempotency: None, at };
+    let answer = local.store.check(&check).ok().filter(|_| !limits.is_empty())?;
+    let charge = answer.charge(&check);
+    let each = limits.iter().zip(&answer.decisions);
+    let of = |(limit, decision): (&Arc<RuleLimit>, &Decision)| Asked {
+        identity: identity.clone(),
+        limit: limit.clone(),
+        decision: *decision,
+    };
+    Some((each.map(of).collect(), charge))
+}
+
 fn reached(questions: &Questions<'_>, answers: &[Result<Answer, StoreError>]) -> Reached {
+    decide_among(asked(questions, answers)).unwrap_or(Reached::NoLimit)
+}
+
+fn asked(questions: &Questions<'_>, answers: &[Result<Answer, StoreError>]) -> Vec<Asked> {
     let mut asked = Vec::new();
     for (question, answer) in questions.enforced.iter().zip(answers) {
         let Ok(answer) = answer else { continue };
@@ -176,11 +274,12 @@ fn reached(questions: &Questions<'_>, answers: &[Result<Answer, StoreError>]) ->
             });
         }
     }
+    asked
+}
+
+fn decide_among(asked: Vec<Asked>) -> Option<Reached> {
     let decisions: SmallVec<[Decision; 4]> = asked.iter().map(|a| a.decision).collect();
-    match deciding(&decisions) {
-        Some(decided) => Reached::Limits { decided, asked },
-        None => Reached::NoLimit,
-    }
+    deciding(&decisions).map(|decided| Reached::Limits { decided, asked })
 }
 
 impl Verdict {
@@ -194,6 +293,7 @@ impl Verdict {
             allowed,
             observed: false,
             reached,
+            degraded: None,
             tier: None,
             shadow: Vec::new(),
             charges: Vec::new(),
@@ -215,6 +315,9 @@ impl Verdict {
             && match &self.reached {
                 Reached::Limits { asked, .. } => asked.iter().any(|a| !a.decision.allowed),
                 Reached::Blocked { .. } | Reached::Missing { .. } => true,
+                Reached::Unanswered { .. } => {
+                    self.degraded.as_ref().is_some_and(|d| d.mode == OnStoreError::Closed)
+                }
                 Reached::NoLimit | Reached::NoPolicy => false,
             }
     }

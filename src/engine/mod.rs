@@ -3,6 +3,7 @@
 pub mod algo;
 pub mod clock;
 pub mod config;
+pub mod failure;
 pub mod identity;
 pub mod limit;
 pub mod limiter;

@@ -21,6 +21,52 @@ pub struct Policy {
     pub rules: Vec<Rule>,
     pub exempt: Vec<Listed>,
     pub block: Vec<Listed>,
+    pub gateway: GatewaySettings,
+    /// Envoy's domains, and which rules each means.
+    pub domains: HashMap<String, Vec<String>>,
+}
+
+/// What an enforcing gateway does besides deciding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewaySettings {
+    /// Answered by the gateway itself, and never limited.
+    pub health_path: String,
+    /// Checks a second that one process takes on for others.
+    pub max_checks: u64,
+    pub websocket: bool,
+    /// Whether `GET /rate-limit` shows callers their own limits.
+    pub self_limits: bool,
+    pub response: ResponseSettings,
+    /// By the longest prefix; none of them: the one that the gateway was started with.
+    pub upstreams: Vec<Upstream>,
+    pub charge_preflight: bool,
+    /// Lets scripts of other origins read the headers that tell of limits.
+    pub expose_headers: bool,
+}
+
+/// What refused callers are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResponseSettings {
+    pub status: u16,
+    /// In place of the gateway's own.
+    pub body: Option<String>,
+    pub documentation_url: Option<String>,
+    pub headers: HeaderFamilies,
+}
+
+/// Which header fields tell of limits: `X-RateLimit-*`, those of the IETF draft, both or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderFamilies {
+    pub x: bool,
+    pub ietf: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upstream {
+    /// Without a slash at its end.
+    pub prefix: String,
+    pub url: String,
+    pub place: Place,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -46,11 +92,22 @@ pub struct Breaker {
 }
 
 /// What happens when the store cannot answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// In order of strictness: of several, the last one speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OnStoreError {
     Open,
-    Closed,
     Local,
+    Closed,
+}
+
+impl OnStoreError {
+    pub fn name(self) -> &'static str {
+        match self {
+            OnStoreError::Open => "open",
+            OnStoreError::Local => "local",
+            OnStoreError::Closed => "closed",
+        }
+    }
 }
 
 /// Where an enforcing gateway finds who asks.
@@ -104,6 +161,8 @@ pub struct Rule {
     pub also: bool,
     /// A request without an identity of this dimension is refused.
     pub reject_missing: bool,
+    /// This process's part of the limits under `local`; none: by the number of gateways.
+    pub local_share: Option<f64>,
     pub place: Place,
 }
 
@@ -181,6 +240,32 @@ impl Default for Defaults {
             deadline: Micros(50 * Micros::MILLISECOND.0),
             breaker: Breaker::default(),
             idempotency_ttl: super::store::DEFAULT_IDEMPOTENCY_TTL,
+        }
+    }
+}
+
+impl Default for GatewaySettings {
+    fn default() -> GatewaySettings {
+        GatewaySettings {
+            health_path: "/health".into(),
+            max_checks: 100_000,
+            websocket: false,
+            self_limits: false,
+            response: ResponseSettings::default(),
+            upstreams: Vec::new(),
+            charge_preflight: false,
+            expose_headers: false,
+        }
+    }
+}
+
+impl Default for ResponseSettings {
+    fn default() -> ResponseSettings {
+        ResponseSettings {
+            status: 429,
+            body: None,
+            documentation_url: None,
+            headers: HeaderFamilies { x: true, ietf: true },
         }
     }
 }

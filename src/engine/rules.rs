@@ -194,7 +194,8 @@ impl LimitsOfRule {
                     Arc::new(
                         RuleLimit::new(&rule.name, index, spec.limit)
                             .with_weight(rule.cost)
-                            .with_on_change(rule.on_change),
+                            .with_on_change(rule.on_change)
+                            .with_max_delay(spec.max_delay),
                     )
                 })
                 .collect()

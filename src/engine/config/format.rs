@@ -35,12 +35,12 @@ pub(super) const FILE: TableShape = TableShape {
         field("rule", List(&Shape::Table(&RULE)), "[[rule]]"),
         field("exempt", List(&Shape::Table(&EXEMPT)), "[[exempt]]"),
         field("block", List(&Shape::Table(&BLOCK)), "[[block]]"),
-        field("gateway", Shape::Table(&GATEWAY), "[gateway]").for_later(),
-        field("domains", Map(&NAMES), "edge = [\"per-ip\"]").for_later(),
+        field("gateway", Shape::Table(&GATEWAY), "[gateway]"),
+        field("domains", Map(&NAMES), "edge = [\"per-ip\"]"),
         field("stores", Shape::Named(&STORE), "[stores.premium]").for_later(),
-        field("response", Shape::Table(&RESPONSE), "[response]").for_later(),
-        field("upstream", List(&Shape::Table(&UPSTREAM)), "[[upstream]]").for_later(),
-        field("cors", Map(&ANY), "[cors]").for_later(),
+        field("response", Shape::Table(&RESPONSE), "[response]"),
+        field("upstream", List(&Shape::Table(&UPSTREAM)), "[[upstream]]"),
+        field("cors", Shape::Table(&CORS), "[cors]"),
         field("adaptive", Map(&ANY), "[adaptive]").for_later(),
         field("regions", Map(&ANY), "[regions]").for_later(),
     ],
@@ -147,7 +147,7 @@ pub(super) const RULE: TableShape = TableShape {
         field("idempotency", Choice(&["header"]), "idempotency = \"header\"").for_later(),
         field("penalty", Any, "penalty = true").for_later(),
         field("scope", Choice(&["regional", "global"]), "scope = \"global\"").for_later(),
-        field("local_share", Shape::Ratio, "local_share = 0.25").for_later(),
+        field("local_share", Shape::Ratio, "local_share = 0.25"),
     ],
 };
 
@@ -205,9 +205,9 @@ const GATEWAY: TableShape = TableShape {
     what: "[gateway]",
     fields: &[
         field("health_path", Path, "health_path = \"/health\""),
-        field("max_checks", Count(1..=MAX_SOME), "max_checks = 1000"),
-        field("websocket", Any, "websocket = true"),
-        field("self_limits", Any, "self_limits = true"),
+        field("max_checks", Count(1..=MAX_SOME * 10), "max_checks = 100000"),
+        field("websocket", Flag, "websocket = true"),
+        field("self_limits", Flag, "self_limits = true"),
     ],
 };
 
@@ -243,6 +243,15 @@ const UPSTREAM: TableShape = TableShape {
     ],
 };
 
+const CORS: TableShape = TableShape {
+    name: "cors",
+    what: "[cors]",
+    fields: &[
+        field("charge_preflight", Flag, "charge_preflight = true"),
+        field("expose_headers", Flag, "expose_headers = true"),
+    ],
+};
+
 /// Every kind of table by its name in the JSON Schema (`""` is the file itself), with its keys.
 pub fn known_keys() -> Vec<(&'static str, Vec<&'static str>)> {
     let tables = [
@@ -264,6 +273,7 @@ pub fn known_keys() -> Vec<(&'static str, Vec<&'static str>)> {
         STORE,
         RESPONSE,
         UPSTREAM,
+        CORS,
     ];
     let keys = |table: &TableShape| table.fields.iter().map(|field| field.key).collect();
     tables.iter().map(|table| (table.name, keys(table))).collect()

@@ -8,6 +8,7 @@
 
 mod endpoint;
 mod format;
+mod gateway;
 mod json;
 mod lint;
 mod policy;

@@ -12,7 +12,7 @@ use super::read::{At, check_table, did_you_mean};
 use super::rule::{self, Rules};
 use super::source::{ConfigErrors, Finding, Findings, Source, Span};
 use super::tree::{self, Node, Table};
-use super::{format, lint};
+use super::{format, gateway, lint};
 
 /// Reads a rules file, TOML or JSON. Either it can be used, and then there may be warnings, or all
 /// that is wrong is told. `now` serves only to warn of entries that have ended.
@@ -65,9 +65,23 @@ fn build<'t>(file: &Table<'t>, findings: &mut Findings<'t>) -> (Policy, Spans) {
     spans.rules = rule_spans;
     let exempt = listed(file.list("exempt"), &mut spans.exempt, findings);
     let block = listed(file.list("block"), &mut spans.block, findings);
-    check_domains(file.table("domains").unwrap_or(&empty), file.list("rule"), findings);
+    let domains =
+        gateway::domains(file.table("domains").unwrap_or(&empty), file.list("rule"), findings);
+    let gateway = gateway::settings(file, findings);
     let default_tier = default_tier.map(|tier| tier.it.into());
-    (Policy { default_tier, defaults, identity, tiers, assign, rules, exempt, block }, spans)
+    let policy = Policy {
+        default_tier,
+        defaults,
+        identity,
+        tiers,
+        assign,
+        rules,
+        exempt,
+        block,
+        gateway,
+        domains,
+    };
+    (policy, spans)
 }
 
 fn defaults(table: &Table<'_>, findings: &mut Findings<'_>) -> Defaults {
@@ -289,18 +303,4 @@ fn time(text: At<&str>, findings: &mut Findings<'_>) -> Option<Micros> {
         );
     }
     micros
-}
-
-/// What a domain of Envoy leads to are rules of this file.
-fn check_domains(domains: &Table<'_>, rules: &[Node<'_>], findings: &mut Findings<'_>) {
-    let names: Vec<&str> =
-        rules.iter().filter_map(|rule| Some(rule.table()?.text("name")?.it)).collect();
-    for domain in &domains.entries {
-        for name in domains.texts(&domain.key) {
-            if !names.contains(&name.it) {
-                let hint = did_you_mean(name.it, names.iter().copied()).unwrap_or_default();
-                findings.error(name.span, format!("there is no rule `{}`", name.it), hint);
-            }
-        }
-    }
 }

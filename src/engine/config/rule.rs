@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::super::clock::Micros;
 use super::super::identity::{Dimension, Pattern};
 use super::super::limit::{Algorithm, Cost, Limit, LimitError, Quota};
 use super::super::policy::{Defaults, Endpoint, LimitSpec, OnChange, Rule, RuleLimits, Tier};
+use super::super::store::DEFAULT_MAX_DELAY;
 use super::super::units::UnitError;
 use super::endpoint::parse_endpoint;
 use super::policy::{algorithm, check_tier, on_store_error, patterns};
@@ -17,8 +17,6 @@ use super::{format, lint};
 const MAX_RULES: usize = 20_000;
 /// Far more than anybody means; a bucket's place in the list is one byte.
 const MAX_LIMITS: usize = 100;
-/// How long a leaky bucket may hold a request unless told otherwise.
-const MAX_DELAY: Micros = Micros::SECOND;
 
 /// Reads rules against what the file says before them.
 pub(super) struct Rules<'r, 't> {
@@ -91,6 +89,7 @@ impl<'t> Rules<'_, 't> {
             enabled: table.flag("enabled").unwrap_or(true),
             also: table.flag("also").unwrap_or(false),
             reject_missing: table.text("missing").is_some_and(|text| text.it == "reject"),
+            local_share: table.ratio("local_share"),
             place: self.findings.source.place(span.start),
         })
     }
@@ -244,7 +243,7 @@ fn limit(node: &Node<'_>, default: Algorithm, findings: &mut Findings<'_>) -> Op
         Value::Text(text) => {
             let quota = quota(At { it: text.as_ref(), span: node.span }, findings)?;
             let limit = checked(default, quota, node.span, findings)?;
-            Some(LimitSpec { limit, max_delay: MAX_DELAY })
+            Some(LimitSpec { limit, max_delay: DEFAULT_MAX_DELAY })
         }
         Value::Table(table) => limit_of_table(table, node.span, default, findings),
         other => {
@@ -285,7 +284,7 @@ fn limit_of_table(
         );
     }
     let limit = checked(algorithm, quota, at, findings)?;
-    Some(LimitSpec { limit, max_delay: table.duration("max_delay").unwrap_or(MAX_DELAY) })
+    Some(LimitSpec { limit, max_delay: table.duration("max_delay").unwrap_or(DEFAULT_MAX_DELAY) })
 }
 
 fn quota(text: At<&str>, findings: &mut Findings<'_>) -> Option<Quota> {

@@ -7,10 +7,11 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{Current, LivePolicy};
 use crate::engine::clock::Micros;
+use crate::engine::failure::OnFailure;
 use crate::engine::identity::Identity;
 use crate::engine::limiter::{Demand, Limiter, Verdict};
 use crate::engine::plan::{Attempt, Standing};
-use crate::engine::registry::{Snapshot, Subject, View, standing};
+use crate::engine::registry::{RegistryError, Snapshot, Subject, View, standing};
 use crate::engine::store::{Store, StoreError};
 
 /// Takes decisions for as long as a process runs.
@@ -19,6 +20,7 @@ pub struct LiveLimiter {
     pub policy: Arc<LivePolicy>,
     pub view: Arc<View>,
     pub store: Arc<Store>,
+    pub on_failure: OnFailure,
 }
 
 /// All that one request is decided by, taken at its start and kept to its end: also who asks is
@@ -44,35 +46,52 @@ impl LiveLimiter {
     ) -> Result<Verdict, StoreError> {
         let Some(current) = &moment.current else { return Ok(Verdict::without_policy()) };
         let now = demand.at.unwrap_or_else(Micros::now);
-        let standings = self.standings(moment, current, attempt.identities, now).await;
-        let limiter = Limiter { rules: current.rules.clone(), store: self.store.clone() };
-        let verdict = limiter.check(attempt, &standings, demand).await?;
+        let (standings, unreachable) =
+            self.standings(moment, current, attempt.identities, now).await;
+        let limiter = Limiter {
+            rules: current.rules.clone(),
+            store: self.store.clone(),
+            on_failure: self.on_failure.clone(),
+        };
+        let verdict = limiter.check_unless(attempt, &standings, demand, unreachable).await?;
         let observe = moment.registry.switches.observe.is_some();
         Ok(if observe { verdict.observed() } else { verdict })
     }
 
+    /// What is on record about each, and why that could not be learned, if so: then the store that
+    /// keeps the records and the buckets need not be asked again.
     async fn standings(
         &self,
         moment: &Moment,
         current: &Current,
         identities: &[Identity],
         now: Micros,
-    ) -> SmallVec<[Standing; 2]> {
-        let subjects: SmallVec<[Arc<Subject>; 2]> = match identities {
+    ) -> (SmallVec<[Standing; 2]>, Option<StoreError>) {
+        let subjects: SmallVec<[Result<Arc<Subject>, StoreError>; 2]> = match identities {
             [only] => smallvec![self.subject(only, now).await],
             several => {
                 join_all(several.iter().map(|i| self.subject(i, now))).await.into_iter().collect()
             }
         };
         let (lists, policy) = (&moment.registry.lists, current.rules.policy());
-        let of = |(identity, subject): (&Identity, &Arc<Subject>)| {
+        // Of whom nothing can be learned, nothing is known: the rules hold for everybody.
+        let nothing = Subject::default();
+        let of = |(identity, subject): (&Identity, &Result<Arc<Subject>, _>)| {
+            let subject = subject.as_deref().unwrap_or(&nothing);
             standing(subject, lists, identity, policy, now)
         };
-        identities.iter().zip(&subjects).map(of).collect()
+        let standings = identities.iter().zip(&subjects).map(of).collect();
+        let failed = subjects.into_iter().find_map(Result::err);
+        // Buckets in memory are there whatever becomes of the records.
+        (standings, failed.filter(|_| matches!(*self.store, Store::Redis(_))))
     }
 
-    /// Of whom nothing can be learned, nothing is known: the rules hold for everybody.
-    async fn subject(&self, identity: &Identity, now: Micros) -> Arc<Subject> {
-        self.view.subject(identity, now).await.unwrap_or_default()
+    async fn subject(&self, identity: &Identity, now: Micros) -> Result<Arc<Subject>, StoreError> {
+        match self.view.subject(identity, now).await {
+            Ok(subject) => Ok(subject),
+            Err(RegistryError::Store(error)) => Err(error),
+            // A record that cannot be read is none.
+            Err(_) => Ok(Arc::default()),
+        }
     }
 }

@@ -284,16 +284,21 @@ pub struct Event {
     pub reason: String,
 }
 
-mod us {
+pub(super) mod us {
     use serde::{Deserialize, Deserializer, Serializer};
 
     use super::Micros;
 
-    pub(super) fn serialize<S: Serializer>(at: &Micros, out: S) -> Result<S::Ok, S::Error> {
+    pub(in super::super) fn serialize<S: Serializer>(
+        at: &Micros,
+        out: S,
+    ) -> Result<S::Ok, S::Error> {
         out.serialize_u64(at.0)
     }
 
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Micros, D::Error> {
+    pub(in super::super) fn deserialize<'d, D: Deserializer<'d>>(
+        from: D,
+    ) -> Result<Micros, D::Error> {
         u64::deserialize(from).map(Micros)
     }
 }

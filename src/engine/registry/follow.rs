@@ -15,7 +15,12 @@ impl View {
     /// A view that follows `registry` for as long as it lives. If the store cannot be read yet it
     /// begins empty ([`View::age`] is none), and is filled as soon as it can.
     pub async fn follow(registry: Arc<Registry>) -> Arc<View> {
-        let view = Arc::new(View::new(registry));
+        View::follow_apart(registry.clone(), registry).await
+    }
+
+    /// The same, with a connection of its own for what requests wait for.
+    pub async fn follow_apart(registry: Arc<Registry>, lookups: Arc<Registry>) -> Arc<View> {
+        let view = Arc::new(View::new(registry, lookups));
         let mut follower = Follower::default();
         follower.step(&view, Micros::now()).await;
         tokio::spawn(keep_current(Arc::downgrade(&view), follower));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::data::{Event, EventId, Lists, Published, Subject, Switches, Version};
 use super::edit::{Change, Edit, ListChange, OfSubject, Switch, edited};
 use super::{
-    DEFAULT_MAX_EVENTS, Draft, Intent, KEPT_VERSIONS, MAX_NEWS, NewVersion, News, Outcome,
+    DEFAULT_MAX_EVENTS, Draft, Intent, KEPT_VERSIONS, MAX_NEWS, Member, NewVersion, News, Outcome,
     RegistryError,
 };
 use crate::engine::clock::Micros;
@@ -28,6 +28,7 @@ struct State {
     switches: Switches,
     versions: VecDeque<Published>,
     events: VecDeque<(EventId, Event)>,
+    members: Vec<Member>,
 }
 
 impl Default for MemoryRegistry {
@@ -47,6 +48,15 @@ impl MemoryRegistry {
 
     pub(super) fn now(&self) -> Micros {
         Micros::now()
+    }
+
+    /// Only this process can be here.
+    pub(super) fn announce(&self, member: &Member) {
+        self.state().members = vec![Member { seen: self.now(), ..member.clone() }];
+    }
+
+    pub(super) fn members(&self) -> Vec<Member> {
+        self.state().members.clone()
     }
 
     pub(super) fn subject(&self, identity: &Identity) -> Subject {

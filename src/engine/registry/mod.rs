@@ -9,6 +9,7 @@
 mod cache;
 mod data;
 mod edit;
+pub(crate) mod fleet;
 mod follow;
 mod memory;
 mod standing;
@@ -29,6 +30,7 @@ pub use data::{
 };
 pub use edit::{Change, Lasts, ListChange, MAX_NAME_BYTES, MAX_OVERRIDES, MAX_PATTERNS, Switch};
 pub(crate) use edit::{Edit, OfSubject, edited};
+pub use fleet::{HEARD_WITHIN, Member};
 pub use follow::FOLLOW_EVERY;
 pub use memory::MemoryRegistry;
 pub use standing::{standing, switched};
@@ -337,6 +339,23 @@ impl Registry {
             return Err(RegistryError::TooLong { what, bytes, most: MAX_POLICY_BYTES });
         }
         ask!(self, store => store.publish(draft, intent), store.publish(draft, intent))
+    }
+
+    /// Says that a process which enforces is there; to be said again within [`HEARD_WITHIN`].
+    pub async fn announce(&self, member: &Member) -> Result<(), RegistryError> {
+        ask!(self, store => { store.announce(member); Ok(()) }, store.announce(member))
+    }
+
+    /// Who is there.
+    pub async fn members(&self) -> Result<Vec<Member>, RegistryError> {
+        ask!(self, store => Ok(store.members()), store.members())
+    }
+
+    /// From now on no call outlives this; memory always answers at once.
+    pub fn set_deadline(&self, deadline: Micros) {
+        if let Registry::Redis(registry) = self {
+            registry.set_deadline(deadline);
+        }
     }
 
     /// The newest `most` events after `since`, oldest first.

@@ -27,6 +27,8 @@ pub struct Snapshot {
 #[derive(Debug)]
 pub struct View {
     registry: Arc<Registry>,
+    /// The same, asked while a request waits: with the deadline of a request.
+    lookups: Arc<Registry>,
     cache: Cache,
     snapshot: ArcSwap<Snapshot>,
     /// When the store last confirmed it; 0: never.
@@ -35,9 +37,10 @@ pub struct View {
 }
 
 impl View {
-    pub(super) fn new(registry: Arc<Registry>) -> View {
+    pub(super) fn new(registry: Arc<Registry>, lookups: Arc<Registry>) -> View {
         View {
             registry,
+            lookups,
             cache: Cache::new(CACHED_IDENTITIES, CACHED_FOR),
             snapshot: ArcSwap::default(),
             confirmed_at: AtomicU64::new(0),
@@ -58,7 +61,7 @@ impl View {
             Held::Nothing => None,
         };
         let ticket = self.cache.ticket();
-        match self.registry.subject(identity).await {
+        match self.lookups.subject(identity).await {
             Ok(subject) => Ok(self.cache.put(identity, subject, ticket, now)),
             Err(error) => known.ok_or(error),
         }

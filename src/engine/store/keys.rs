@@ -42,11 +42,20 @@ pub enum Part {
     Events,
     /// The identities of which something is known.
     Subjects,
+    /// The processes that enforce, and when each was last heard of.
+    Gateways,
 }
 
 impl Part {
-    pub const ALL: [Part; 6] =
-        [Part::Current, Part::History, Part::Lists, Part::Switches, Part::Events, Part::Subjects];
+    pub const ALL: [Part; 7] = [
+        Part::Current,
+        Part::History,
+        Part::Lists,
+        Part::Switches,
+        Part::Events,
+        Part::Subjects,
+        Part::Gateways,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -56,6 +65,7 @@ impl Part {
             Part::Switches => "switches",
             Part::Events => "events",
             Part::Subjects => "subjects",
+            Part::Gateways => "gateways",
         }
     }
 }

@@ -21,6 +21,8 @@ pub use memory::MemoryStore;
 /// How long an allowed answer is remembered for its idempotency key, unless configured.
 pub const DEFAULT_IDEMPOTENCY_TTL: Micros = Micros(5 * Micros::MINUTE.0);
 pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 255;
+/// How long a leaky bucket may hold a request, unless configured.
+pub const DEFAULT_MAX_DELAY: Micros = Micros::SECOND;
 
 /// One limit of one rule, under the name its bucket has in every store: `rule#index`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub struct RuleLimit {
     /// How often a request's cost counts under this rule.
     weight: u64,
     on_change: OnChange,
+    /// The longest that whoever enforces a leaky bucket holds a request.
+    max_delay: Micros,
 }
 
 impl RuleLimit {
@@ -39,7 +43,13 @@ impl RuleLimit {
             !rule.is_empty() && rule.len() <= 200,
             "rule names are checked where they are read"
         );
-        RuleLimit { name: format!("{rule}#{index}"), limit, weight: 1, on_change: OnChange::Keep }
+        RuleLimit {
+            name: format!("{rule}#{index}"),
+            limit,
+            weight: 1,
+            on_change: OnChange::Keep,
+            max_delay: DEFAULT_MAX_DELAY,
+        }
     }
 
     /// The same, under a rule whose requests cost this much each.
@@ -50,6 +60,20 @@ impl RuleLimit {
     /// The same, under a rule that says what becomes of used quota when this limit is new.
     pub fn with_on_change(self, on_change: OnChange) -> RuleLimit {
         RuleLimit { on_change, ..self }
+    }
+
+    /// The same, under a rule that holds requests no longer than this.
+    pub fn with_max_delay(self, max_delay: Micros) -> RuleLimit {
+        RuleLimit { max_delay, ..self }
+    }
+
+    /// The same bucket under another limit.
+    pub fn with_limit(self, limit: Limit) -> RuleLimit {
+        RuleLimit { limit, ..self }
+    }
+
+    pub fn max_delay(&self) -> Micros {
+        self.max_delay
     }
 
     pub fn on_change(&self) -> OnChange {
@@ -164,6 +188,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether the store is at fault, and not whoever asked.
+    pub fn is_of_the_store(&self) -> bool {
+        !matches!(self, StoreError::OtherCost)
+    }
+
     /// Whether the call may have been counted although no answer came.
     pub fn outcome_unknown(&self) -> bool {
         matches!(self, StoreError::Timeout { .. } | StoreError::Lost { .. })
@@ -182,6 +211,13 @@ impl Store {
         match self {
             Store::Memory(store) => store.check(check),
             Store::Redis(store) => store.check(check).await,
+        }
+    }
+
+    /// From now on no call outlives this; memory always answers at once.
+    pub fn set_deadline(&self, deadline: Micros) {
+        if let Store::Redis(store) = self {
+            store.set_deadline(deadline);
         }
     }
 

@@ -6,6 +6,7 @@
 //! it as much again, so what waits together travels together. A second task replaces the
 //! connection when [`Health`] says so. No call that may have run is ever sent twice.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,8 @@ pub(super) struct Link {
 
 struct Shared {
     options: RedisOptions,
+    /// That of the options at first; a policy may change it.
+    deadline_us: AtomicU64,
     current: watch::Sender<Current>,
     health: Mutex<Health>,
     broken: Notify,
@@ -86,16 +89,43 @@ impl Link {
     /// Connects, and keeps a connection from then on for as long as it lives.
     pub(super) async fn open(options: RedisOptions) -> Result<Link, StoreError> {
         let connection = connect(&options).await?;
+        Ok(Link::with(options, Current::Up(connection)))
+    }
+
+    /// The same without waiting for the first connection: until there is one, callers are told so
+    /// at once.
+    pub(super) fn start(options: RedisOptions) -> Link {
+        let (url, why) = (options.address.to_string(), "there is no connection yet".into());
+        let link = Link::with(options, Current::Down(StoreError::Unreachable { url, why }));
+        link.shared.broken.notify_one();
+        link
+    }
+
+    fn with(options: RedisOptions, current: Current) -> Link {
         let shared = Arc::new(Shared {
+            deadline_us: AtomicU64::new(options.deadline.0),
             options,
-            current: watch::Sender::new(Current::Up(connection)),
+            current: watch::Sender::new(current),
             health: Mutex::default(),
             broken: Notify::new(),
         });
         let (queue, waiting) = mpsc::channel(MAX_WAITING);
         tokio::spawn(drain(waiting, shared.clone()));
         tokio::spawn(keep_connected(Arc::downgrade(&shared)));
-        Ok(Link { queue, shared })
+        Link { queue, shared }
+    }
+
+    /// From now on no call outlives this.
+    pub(super) fn set_deadline(&self, deadline: Micros) {
+        self.shared.deadline_us.store(deadline.0, Ordering::Relaxed);
+    }
+
+    /// Why there is no connection, if so.
+    pub(super) fn trouble(&self) -> Option<StoreError> {
+        match &*self.shared.current.borrow() {
+            Current::Up(_) => None,
+            Current::Down(why) => Some(why.clone()),
+        }
     }
 
     pub(super) fn url(&self) -> String {
@@ -112,7 +142,7 @@ impl Link {
             return Err(StoreError::Overloaded { url: self.url(), waiting: MAX_WAITING });
         }
         let began = Instant::now();
-        match timeout(self.shared.options.deadline.into(), reply).await {
+        match timeout(self.shared.deadline().into(), reply).await {
             Ok(Ok(result)) => result,
             Ok(Err(_closed)) => Err(self.shared.lost("it was closed")),
             Err(_elapsed) => Err(self.shared.timed_out(began)),
@@ -130,7 +160,7 @@ impl Link {
         };
         let began = Instant::now();
         let results = send(&self.shared, &connection, calls, true);
-        match timeout(self.shared.options.deadline.into(), results).await {
+        match timeout(self.shared.deadline().into(), results).await {
             Ok(results) => results,
             Err(_elapsed) => {
                 let error = self.shared.timed_out(began);
@@ -147,8 +177,7 @@ impl Link {
         };
         let began = Instant::now();
         let mut redis = connection.redis.clone();
-        match timeout(self.shared.options.deadline.into(), redis.send_packed_command(command)).await
-        {
+        match timeout(self.shared.deadline().into(), redis.send_packed_command(command)).await {
             Ok(Ok(Value::ServerError(error))) => {
                 Err(self.shared.refused(&connection, &error.into()))
             }
@@ -164,6 +193,10 @@ impl Shared {
         self.options.address.to_string()
     }
 
+    fn deadline(&self) -> Micros {
+        Micros(self.deadline_us.load(Ordering::Relaxed))
+    }
+
     fn lost(&self, why: &str) -> StoreError {
         StoreError::Lost { url: self.url(), why: why.into() }
     }
@@ -176,13 +209,13 @@ impl Shared {
         if self.health().timeout(began, Instant::now()) {
             self.give_up(None, "it no longer answers");
         }
-        StoreError::Timeout { url: self.url(), deadline: self.options.deadline }
+        StoreError::Timeout { url: self.url(), deadline: self.deadline() }
     }
 
     /// What a whole pipeline came to grief with.
     fn failed(&self, connection: &Arc<Connection>, error: &RedisError) -> StoreError {
         if error.is_timeout() {
-            return StoreError::Timeout { url: self.url(), deadline: self.options.deadline };
+            return StoreError::Timeout { url: self.url(), deadline: self.deadline() };
         }
         self.give_up(Some(connection), "it was lost");
         self.lost(&error.to_string())

@@ -43,6 +43,26 @@ impl RedisStore {
         Ok(RedisStore { link: Link::open(options).await?, prefix })
     }
 
+    /// Without waiting for the connection; until there is one, every check fails at once.
+    pub fn start(options: RedisOptions, prefix: Prefix) -> RedisStore {
+        RedisStore { link: Link::start(options), prefix }
+    }
+
+    /// From now on no check outlives this.
+    pub fn set_deadline(&self, deadline: Micros) {
+        self.link.set_deadline(deadline);
+    }
+
+    /// Why there is no connection, if so.
+    pub fn trouble(&self) -> Option<StoreError> {
+        self.link.trouble()
+    }
+
+    /// Where it is, without secrets.
+    pub fn url(&self) -> String {
+        self.link.url()
+    }
+
     pub async fn check(&self, check: &Check<'_>) -> Result<Answer, StoreError> {
         if check.limits.is_empty() {
             return Ok(Answer::decided(SmallVec::new()));

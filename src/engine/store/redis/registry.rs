@@ -22,8 +22,8 @@ use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::registry::{
     Change, DEFAULT_MAX_EVENTS, Draft, Edit, Event, EventId, Intent, KEPT_VERSIONS, ListChange,
-    Lists, MAX_NEWS, NewVersion, News, OfSubject, Outcome, RegistryError, Subject, Switch,
-    Switches, Version, edited,
+    Lists, MAX_NEWS, Member, NewVersion, News, OfSubject, Outcome, RegistryError, Subject, Switch,
+    Switches, Version, edited, fleet,
 };
 use crate::engine::store::StoreError;
 use crate::engine::store::keys::{Part, Prefix};
@@ -63,6 +63,16 @@ impl RedisRegistry {
     ) -> Result<RedisRegistry, StoreError> {
         let link = Link::open(options).await?;
         Ok(RedisRegistry { link, prefix, max_events: DEFAULT_MAX_EVENTS })
+    }
+
+    /// Without waiting for the connection; until there is one, every call fails at once.
+    pub fn start(options: RedisOptions, prefix: Prefix) -> RedisRegistry {
+        RedisRegistry { link: Link::start(options), prefix, max_events: DEFAULT_MAX_EVENTS }
+    }
+
+    /// From now on no call outlives this.
+    pub fn set_deadline(&self, deadline: Micros) {
+        self.link.set_deadline(deadline);
     }
 
     pub fn with_max_events(self, max_events: usize) -> RedisRegistry {
@@ -334,6 +344,26 @@ impl RedisRegistry {
         }
         events.remove(0);
         Ok(News::Events(events))
+    }
+
+    pub(crate) async fn announce(&self, member: &Member) -> Result<(), RegistryError> {
+        let key = self.prefix.policy(Part::Gateways);
+        let member = Member { seen: self.now().await?, ..member.clone() };
+        self.command::<Value>(redis::cmd("HSET").arg(&key).arg(&member.id).arg(json(&member)))
+            .await?;
+        let kept_for = Micros::DAY.as_millis_ceil();
+        self.command::<Value>(redis::cmd("PEXPIRE").arg(&key).arg(kept_for)).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn members(&self) -> Result<Vec<Member>, RegistryError> {
+        let (key, now) = (self.prefix.policy(Part::Gateways), self.now().await?);
+        let all: Vec<(String, Vec<u8>)> = self.command(redis::cmd("HGETALL").arg(&key)).await?;
+        let (members, gone) = fleet::living(all, now);
+        if !gone.is_empty() {
+            self.command::<Value>(redis::cmd("HDEL").arg(&key).arg(gone)).await?;
+        }
+        Ok(members)
     }
 
     async fn time_of(&self, intent: &Intent) -> Result<Micros, RegistryError> {
