@@ -11,7 +11,9 @@ use crate::engine::identity::Identity;
 #[derive(Debug)]
 pub struct QuotaWatch {
     max: usize,
-    known: HashMap<(Identity, String), QuotaState>,
+    /// By identity, then by the name of the limit: whoever is not here costs one look.
+    known: HashMap<Identity, Vec<(String, QuotaState)>>,
+    quotas: usize,
 }
 
 /// A quota went from one state to another.
@@ -23,16 +25,16 @@ pub struct Transition {
 
 impl QuotaWatch {
     pub fn new(max: usize) -> QuotaWatch {
-        QuotaWatch { max, known: HashMap::new() }
+        QuotaWatch { max, known: HashMap::new(), quotas: 0 }
     }
 
     /// How many quotas are known to be in warning or throttled.
     pub fn len(&self) -> usize {
-        self.known.len()
+        self.quotas
     }
 
     pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.quotas == 0
     }
 
     /// The state after this decision, and the transition if it is a new one. When the watch is
@@ -43,20 +45,34 @@ impl QuotaWatch {
         limit: &RuleLimit,
         decision: &Decision,
     ) -> (QuotaState, Option<Transition>) {
-        let key = (identity.clone(), limit.name().to_string());
-        let from = self.known.get(&key).copied().unwrap_or(QuotaState::Normal);
+        let known = self.known.get_mut(identity);
+        let place = known.and_then(|all| all.iter_mut().find(|(name, _)| name == limit.name()));
+        let from = place.as_ref().map_or(QuotaState::Normal, |(_, state)| *state);
         let mut to = decision.state();
         if to == QuotaState::Normal && from != QuotaState::Normal && !below_70_percent(decision) {
             to = QuotaState::Warning;
         }
-        if to == QuotaState::Normal {
-            self.known.remove(&key);
-        } else if self.known.len() < self.max || self.known.contains_key(&key) {
-            self.known.insert(key, to);
-        } else {
-            return (to, None);
+        match (place, to) {
+            (None, QuotaState::Normal) => {}
+            (Some(_), QuotaState::Normal) => self.forget(identity, limit.name()),
+            (Some((_, state)), _) => *state = to,
+            (None, _) if self.quotas < self.max => {
+                self.quotas += 1;
+                let all = self.known.entry(identity.clone()).or_default();
+                all.push((limit.name().into(), to));
+            }
+            (None, _) => return (to, None),
         }
         (to, (from != to).then_some(Transition { from, to }))
+    }
+
+    fn forget(&mut self, identity: &Identity, limit: &str) {
+        let Some(all) = self.known.get_mut(identity) else { return };
+        all.retain(|(name, _)| name != limit);
+        self.quotas -= 1;
+        if all.is_empty() {
+            self.known.remove(identity);
+        }
     }
 }
 

@@ -67,6 +67,11 @@ impl View {
         }
     }
 
+    /// From now on no request waits longer than this to learn about an identity.
+    pub fn set_deadline(&self, deadline: Micros) {
+        self.lookups.set_deadline(deadline);
+    }
+
     /// Whole and of one moment: whoever decides takes it once for each request.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()

@@ -214,6 +214,14 @@ impl Store {
         }
     }
 
+    /// Why it cannot be asked now, as far as is known.
+    pub fn trouble(&self) -> Option<StoreError> {
+        match self {
+            Store::Memory(_) => None,
+            Store::Redis(store) => store.trouble(),
+        }
+    }
+
     /// From now on no call outlives this; memory always answers at once.
     pub fn set_deadline(&self, deadline: Micros) {
         if let Store::Redis(store) = self {

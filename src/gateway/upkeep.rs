@@ -1,0 +1,62 @@
+//! What a gateway does beside answering: says that it is there, hears who else is, and follows the
+//! policy in what is not a matter of rules.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::Gateway;
+use crate::engine::clock::Micros;
+use crate::engine::registry::Member;
+
+/// Often enough that a gateway which misses two of them still counts as there.
+const EVERY: Duration = Duration::from_secs(2);
+
+impl Gateway {
+    /// Keeps going for as long as somebody holds the gateway.
+    pub fn keep_up(self: &Arc<Gateway>) {
+        tokio::spawn(keep_up(Arc::downgrade(self)));
+    }
+
+    async fn tend(&self) {
+        if let Some(current) = self.limiter.policy.current() {
+            let deadline = current.rules.policy().defaults.deadline;
+            self.limiter.store.set_deadline(deadline);
+            self.limiter.view.set_deadline(deadline);
+        }
+        let member =
+            Member { id: self.about.id.clone(), seen: Micros::ZERO, about: self.introduction() };
+        // Who cannot be heard keeps the last number of gateways that was known.
+        if self.registry.announce(&member).await.is_ok()
+            && let Ok(members) = self.registry.members().await
+        {
+            self.local.set_gateways(members.len());
+        }
+    }
+
+    fn introduction(&self) -> serde_json::Value {
+        let status = self.limiter.policy.status();
+        let loaded = status.loaded.as_ref();
+        json!({
+            "version": self.about.version,
+            "started_us": self.about.started.0,
+            "listening": self.about.listening.iter().cloned()
+                .collect::<std::collections::BTreeMap<&str, String>>(),
+            "policy_version": loaded.map(|loaded| loaded.version),
+            "policy_hash": loaded.map(|loaded| loaded.short_hash()),
+            "ready": self.is_ready(),
+        })
+    }
+}
+
+async fn keep_up(gateway: Weak<Gateway>) {
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(gateway) = gateway.upgrade() else { return };
+        gateway.tend().await;
+    }
+}
