@@ -47,6 +47,17 @@ impl Identity {
         Ok(Identity(text.into()))
     }
 
+    /// IPv4 (also when mapped into IPv6) as it is, IPv6 by its prefix.
+    pub fn of_ip(address: IpAddr) -> Identity {
+        Identity(match address.to_canonical() {
+            IpAddr::V4(v4) => format_compact!("ip:{v4}"),
+            IpAddr::V6(v6) => {
+                let mask = u128::MAX << (128 - IPV6_PREFIX);
+                format_compact!("ip:{}", Ipv6Addr::from_bits(v6.to_bits() & mask))
+            }
+        })
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -63,7 +74,9 @@ impl FromStr for Identity {
             "user" | "apikey" | "ip" | "header" | "global" if id.is_empty() => {
                 Err(IdentityError::NoId(text.into()))
             }
-            "ip" => canonical_ip(id).map(Identity),
+            "ip" => {
+                id.parse().map(Identity::of_ip).map_err(|_| IdentityError::NotAnAddress(id.into()))
+            }
             "header" => match id.split_once(':') {
                 Some((name, value)) if is_header_name(name) && !value.is_empty() => {
                     Ok(Identity(format_compact!("header:{}:{value}", name.to_ascii_lowercase())))
@@ -75,18 +88,6 @@ impl FromStr for Identity {
             _ => Ok(opaque),
         }
     }
-}
-
-/// IPv4 (also when mapped into IPv6) as it is, IPv6 by its prefix.
-fn canonical_ip(text: &str) -> Result<CompactString, IdentityError> {
-    let address: IpAddr = text.parse().map_err(|_| IdentityError::NotAnAddress(text.into()))?;
-    Ok(match address.to_canonical() {
-        IpAddr::V4(v4) => format_compact!("ip:{v4}"),
-        IpAddr::V6(v6) => {
-            let mask = u128::MAX << (128 - IPV6_PREFIX);
-            format_compact!("ip:{}", Ipv6Addr::from_bits(v6.to_bits() & mask))
-        }
-    })
 }
 
 /// What kind of identity a rule counts by.

@@ -128,6 +128,19 @@ impl Rules {
         &self.policy
     }
 
+    /// Whether any rule counts by this dimension.
+    pub fn counts_by(&self, dimension: &Dimension) -> bool {
+        self.dimensions.iter().any(|(counted, _)| counted == dimension)
+    }
+
+    /// The headers that rules count by, in lower case.
+    pub fn counted_headers(&self) -> impl Iterator<Item = &str> {
+        self.dimensions.iter().filter_map(|(dimension, _)| match dimension {
+            Dimension::Header(name) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
     /// The rules for `identity`, one of the identities of a request.
     pub fn applying(
         &self,

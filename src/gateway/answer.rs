@@ -84,7 +84,9 @@ impl Answer {
                 answer.state = Some(QuotaState::Throttled);
             }
             Reached::Missing { rule } => answer.rule = Some(rule.clone()),
-            Reached::NoLimit | Reached::NoPolicy => {}
+            // Nobody is protected, and that is not to be silent.
+            Reached::NoPolicy => answer.degraded = Some("open"),
+            Reached::NoLimit => {}
         }
         answer
     }

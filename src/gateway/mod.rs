@@ -3,6 +3,9 @@
 //! shown is counted there.
 
 pub mod answer;
+pub mod headers;
+pub mod identity;
+pub mod refusal;
 pub mod stats;
 mod upkeep;
 

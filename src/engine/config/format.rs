@@ -80,7 +80,7 @@ const IDENTITY: TableShape = TableShape {
         field("user", Shape::Table(&USER_HEADER), "user = { header = \"X-User-Id\" }"),
         field("tier", Shape::Table(&HEADER), "tier = { header = \"X-Tier\" }"),
         field("trusted_proxies", List(&TEXT), "trusted_proxies = [\"10.0.0.0/8\"]"),
-        field("ipv6_prefix", Count(1..=128), "ipv6_prefix = 64"),
+        field("ipv6_prefix", Count(1..=64), "ipv6_prefix = 64"),
     ],
 };
 
