@@ -75,6 +75,11 @@ impl RedisRegistry {
         self.link.set_deadline(deadline);
     }
 
+    /// Why there is no connection, if so.
+    pub fn trouble(&self) -> Option<StoreError> {
+        self.link.trouble()
+    }
+
     pub fn with_max_events(self, max_events: usize) -> RedisRegistry {
         RedisRegistry { max_events, ..self }
     }
