@@ -42,12 +42,23 @@ pub struct Serving {
     workers: Vec<JoinHandle<io::Result<bool>>>,
 }
 
-/// Opens a door; port 0 takes a free one.
+/// Opens a door, to which each worker may open another; port 0 takes a free one.
 pub fn bind(address: SocketAddr) -> io::Result<StdListener> {
+    // Alone at first: another process must not share the door unnoticed.
+    let alone = open(address, false)?;
+    let address = alone.local_addr()?;
+    drop(alone);
+    open(address, true)
+}
+
+fn open(address: SocketAddr, share: bool) -> io::Result<StdListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     // A restart must not wait for the old connections to be forgotten.
     #[cfg(unix)]
     socket.set_reuse_address(true)?;
+    // One door for each worker, and the system shares clients out among them.
+    #[cfg(target_os = "linux")]
+    socket.set_reuse_port(share)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
@@ -55,7 +66,7 @@ pub fn bind(address: SocketAddr) -> io::Result<StdListener> {
 }
 
 impl Serving {
-    /// Starts the workers on one door; whoever is free accepts.
+    /// Starts the workers, each on a door of its own where the system knows how.
     pub fn start(
         gateway: &Arc<Gateway>,
         listener: &StdListener,
@@ -65,7 +76,11 @@ impl Serving {
         let mut workers = Vec::new();
         for number in 0..options.workers.max(1) {
             let (gateway, options) = (gateway.clone(), options.clone());
-            let (listener, closing) = (listener.try_clone()?, closing.clone());
+            let listener = match number {
+                0 => listener.try_clone()?,
+                _ => another(listener)?,
+            };
+            let closing = closing.clone();
             let name = format!("proxy-{number}");
             let work = move || work(gateway, listener, &options, closing);
             workers.push(thread::Builder::new().name(name).spawn(work)?);
@@ -90,6 +105,15 @@ impl Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         self.stop.send_replace(true);
+    }
+}
+
+/// A second door at the same address.
+fn another(listener: &StdListener) -> io::Result<StdListener> {
+    if cfg!(target_os = "linux") {
+        open(listener.local_addr()?, true)
+    } else {
+        listener.try_clone()
     }
 }
 
