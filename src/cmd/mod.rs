@@ -9,6 +9,7 @@ mod events;
 mod exempt;
 mod limit_args;
 mod overrides;
+mod password;
 mod policy;
 mod registry_args;
 mod rules;
@@ -31,6 +32,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use self::password::Password;
 use self::settings::{ContextSettings, Settings};
 use crate::engine::clock::Micros;
 use crate::engine::registry::{Registry, RegistryError};
@@ -212,7 +214,7 @@ struct Context {
     redis: Option<String>,
     /// What `--redis` itself said.
     redis_flag: Option<String>,
-    redis_password: Option<String>,
+    redis_password: Password,
     rules: Option<String>,
     prefix: Prefix,
     protected: bool,
@@ -226,25 +228,29 @@ struct Context {
 }
 
 impl Context {
-    fn new(global: Global) -> Result<Context, Failure> {
+    /// `mends` are the commands that a choice which exists no more can be mended with.
+    fn new(global: Global, mends: bool) -> Result<Context, Failure> {
         let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let folder = std::env::current_dir()?;
         let home = text("HOME").map(|home| Path::new(&home).join(".config"));
         let config_home = text("XDG_CONFIG_HOME").map(PathBuf::from).or(home);
         let settings = Settings::read(&folder, config_home.as_deref())?;
         let named = global.context.or_else(|| text("RLCTL_CONTEXT"));
-        let name = named.or_else(|| settings.in_use().map(String::from));
+        let in_use = settings.in_use().filter(|name| !mends || settings.context(name).is_ok());
+        let name = named.or_else(|| in_use.map(String::from));
         let chosen = match &name {
             Some(name) => settings.context(name)?.clone(),
             None => ContextSettings::default(),
         };
         let password_file = text("RLCTL_REDIS_PASSWORD_FILE");
-        let redis_password = match (password_file, text("REDISCLI_AUTH"), &chosen.password_command)
-        {
-            (Some(path), _, _) => Some(read_password(&path)?),
-            (None, Some(password), _) => Some(password),
-            (None, None, Some(command)) => Some(run_password_command(command)?),
-            (None, None, None) => None,
+        let command = chosen.password_command.clone();
+        let redis_password = match (password_file, text("REDISCLI_AUTH"), command) {
+            (Some(path), _, _) => password::Source::File(path),
+            (None, Some(password), _) => password::Source::Given(password),
+            (None, None, Some(command)) => {
+                password::Source::Command { command, redis: chosen.redis.clone() }
+            }
+            (None, None, None) => password::Source::Nowhere,
         };
         let prefix = match (global.prefix, chosen.prefix.as_deref()) {
             (Some(prefix), _) => prefix,
@@ -255,7 +261,7 @@ impl Context {
             redis_flag: global.redis.clone(),
             redis: global.redis.or_else(|| text("RLCTL_REDIS")).or(chosen.redis),
             rules: global.rules.or_else(|| text("RLCTL_RULES")).or(chosen.rules),
-            redis_password,
+            redis_password: Password::from(redis_password),
             prefix,
             protected: chosen.protected,
             readonly: chosen.readonly,
@@ -328,33 +334,14 @@ impl Context {
     }
 
     fn options(&self, url: &str, deadline: Micros) -> Result<RedisOptions, Failure> {
-        let address =
-            RedisAddress::parse(url, self.redis_password.clone()).map_err(Failure::usage)?;
+        // First without: what is no address gets no password, and nobody is asked for one.
+        let plain = RedisAddress::parse(url, None).map_err(Failure::usage)?;
+        let address = match self.redis_password.of(url)? {
+            Some(password) => RedisAddress::parse(url, Some(password)).map_err(Failure::usage)?,
+            None => plain,
+        };
         Ok(RedisOptions { address, deadline, connect_timeout: OPERATOR_DEADLINE })
     }
-}
-
-fn read_password(path: &str) -> Result<String, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|e| {
-        Failure::new(Exit::BadFile, format!("cannot read RLCTL_REDIS_PASSWORD_FILE `{path}`: {e}"))
-    })?;
-    Ok(text.trim_end_matches(['\r', '\n']).into())
-}
-
-/// The first line of what the command prints; nothing of it is ever shown.
-fn run_password_command(command: &str) -> Result<String, Failure> {
-    let failed =
-        |why: String| Failure::new(Exit::Failed, format!("password_command failed: {why}"));
-    let output = std::process::Command::new("sh")
-        .args(["-c", command])
-        .stderr(std::process::Stdio::inherit())
-        .output();
-    let output = output.map_err(|e| failed(e.to_string()))?;
-    if !output.status.success() {
-        return Err(failed(output.status.to_string()));
-    }
-    let text = String::from_utf8(output.stdout).map_err(|_| failed("it printed no text".into()))?;
-    Ok(text.lines().next().unwrap_or_default().into())
 }
 
 /// Writes one JSON document on a line of its own.
@@ -396,7 +383,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn run(cli: Cli) -> Result<Exit, Failure> {
     // Redis over TLS needs exactly one; that another was installed before is no trouble.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let context = Context::new(cli.global)?;
+    let context = Context::new(cli.global, matches!(cli.command, Command::Context(_)))?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(cli.command.run(&context))
