@@ -209,6 +209,22 @@ fn a_redis_that_cannot_be_asked_ends_with_5_and_without_secrets() {
 }
 
 #[test]
+fn a_password_that_is_typed_in_the_wrong_place_is_not_repeated() {
+    let url = "redis://bob:hunter2@127.0.0.1:1";
+    for arguments in [
+        vec!["check", "user:1", url],
+        vec!["check", "user:1", "--limit", url],
+        vec!["rules", "lint", url],
+        vec!["events", "--context", url],
+    ] {
+        let output = rlctl().args(&arguments).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(told.contains("redis://***@127.0.0.1:1"), "{arguments:?}: {told}");
+        assert!(!told.contains("hunter2"), "{arguments:?}: {told}");
+    }
+}
+
+#[test]
 fn passwords_come_from_a_file_or_the_environment() {
     let redis = RedisServer::start_with(|_| vec!["--requirepass".into(), "hunter2".into()]);
     let url = redis.url();

@@ -138,6 +138,8 @@ fn one_identity_a_network_and_a_family_are_blocked_and_exempt_alike() {
         ("198.51.100.9/24", "ip:198.51.100.0/24", "pattern"),
         ("ip:2001:db8::/32", "ip:2001:db8::/32", "pattern"),
         ("apikey:trial-*", "apikey:trial-*", "pattern"),
+        ("User:Trial-*", "user:Trial-*", "pattern"),
+        ("*:trial", "*:trial", "pattern"),
     ] {
         for (verb, undo) in [("block", "unblock"), ("exempt", "unexempt")] {
             let made = shell.fine(&format!("{verb} {written} --for 1h --reason r -o json")).json();
@@ -252,6 +254,9 @@ fn what_is_missing_or_too_much_ends_with_2_and_says_what_to_write() {
         (vec!["block", "user:1", "--for", "1h", "--reason", &long], "at most 1024"),
         (vec!["block", "user:1", "--for", "1h", "--reason", "\u{1b}[2J"], "control characters"),
         (vec!["block", "ip:10.0.0.0/99", "--for", "1h", "--reason", "r"], "not an address"),
+        (vec!["block", "bob", "--for", "1h", "--reason", "r"], "`bob` has no dimension"),
+        (vec!["exempt", "usr:5*", "--for", "1h", "--reason", "r"], "`usr:5*` has no dimension"),
+        (vec!["tier", "set", "usr:5", "free", "--reason", "r"], "`usr:5` has no dimension"),
         (
             vec![
                 "override", "set", "user:1", "--rule", "a b", "--limit", "1/1s", "--for", "1h",

@@ -35,6 +35,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use self::password::Password;
 use self::settings::{ContextSettings, Settings};
 use crate::engine::clock::Micros;
+use crate::engine::config::without_passwords;
 use crate::engine::registry::{Registry, RegistryError};
 use crate::engine::store::keys::Prefix;
 use crate::engine::store::redis::{RedisAddress, RedisOptions, RedisRegistry};
@@ -364,20 +365,24 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
                 return ExitCode::from(Exit::Fine as u8);
             }
             // It quotes what was typed, or pasted: line by line, so that its own lines stay.
-            let mut stderr = io::stderr();
             for line in error.render().to_string().lines() {
-                let _ = writeln!(stderr, "{}", Untrusted(line));
+                tell(line);
             }
             return ExitCode::from(Exit::Usage as u8);
         }
     };
     let exit = run(cli).unwrap_or_else(|failure| {
         if !failure.what.is_empty() {
-            let _ = writeln!(io::stderr(), "rlctl: {}", Untrusted(&failure.what));
+            tell(&format!("rlctl: {}", failure.what));
         }
         failure.exit
     });
     ExitCode::from(exit as u8)
+}
+
+/// One line of an error, which may quote what was typed anywhere: also a URL with its password.
+fn tell(line: &str) {
+    let _ = writeln!(io::stderr(), "{}", Untrusted(&without_passwords(line)));
 }
 
 fn run(cli: Cli) -> Result<Exit, Failure> {
