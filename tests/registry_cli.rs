@@ -8,19 +8,19 @@ use serde_json::{Value, json};
 use crate::cli::rlctl;
 use crate::support::redis::RedisServer;
 
-struct Shell {
-    redis: RedisServer,
+pub(crate) struct Shell {
+    pub(crate) redis: RedisServer,
 }
 
 /// What a command printed, and how it ended.
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Ran {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let value: Value = serde_json::from_str(&self.out)
             .unwrap_or_else(|e| panic!("{e}: {} {}", self.out, self.err));
         assert_eq!(value["schema"], "rlctl/v1");
@@ -47,7 +47,7 @@ impl From<Output> for Ran {
 }
 
 impl Shell {
-    fn new() -> Shell {
+    pub(crate) fn new() -> Shell {
         Shell { redis: RedisServer::start() }
     }
 
@@ -57,7 +57,7 @@ impl Shell {
         command
     }
 
-    fn run(&self, line: &str) -> Ran {
+    pub(crate) fn run(&self, line: &str) -> Ran {
         self.words(&line.split(' ').collect::<Vec<_>>())
     }
 
@@ -66,7 +66,7 @@ impl Shell {
     }
 
     /// A command that must do what was asked.
-    fn fine(&self, line: &str) -> Ran {
+    pub(crate) fn fine(&self, line: &str) -> Ran {
         let ran = self.run(line);
         assert_eq!(ran.code, 0, "{line}: {}{}", ran.out, ran.err);
         ran

@@ -47,6 +47,11 @@ impl Identity {
         Ok(Identity(text.into()))
     }
 
+    /// What every request is also counted as, whoever makes it.
+    pub fn everybody() -> Identity {
+        Identity(CompactString::const_new("global:all"))
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -233,7 +233,7 @@ fn find_listed(list: &[Listed], identity: &Identity, now: Micros) -> Option<Entr
 /// The first assignment among the user, apikey, header and ip of a request (in the store before in
 /// the file), else what a trusted header names, else the default. A tier that does not exist is
 /// nobody's.
-fn tier_of(policy: &Policy, attempt: &Attempt<'_>, standings: &[Standing]) -> Option<String> {
+pub fn tier_of(policy: &Policy, attempt: &Attempt<'_>, standings: &[Standing]) -> Option<String> {
     let rank = |identity: &Identity| match identity.as_str().split(':').next() {
         Some("user") => 0,
         Some("apikey") => 1,

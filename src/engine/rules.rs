@@ -154,18 +154,22 @@ impl Rules {
         applying
     }
 
-    /// Every rule that can apply to `identity` at some endpoint, in the order of the file.
+    /// Every rule that can apply to `identity` at some endpoint, in the order of the file; with a
+    /// method, those that can for it.
     pub fn anywhere<'a>(
         &'a self,
         identity: &Identity,
         tier: Option<&str>,
+        method: Option<&str>,
     ) -> impl Iterator<Item = Applied<'a>> {
         let fits = move |rule: &&Rule| {
+            let by_method = rule.methods.is_empty()
+                || method.is_none_or(|m| rule.methods.iter().any(|own| own == m));
             let by_tier = rule.tiers.is_empty()
                 || tier.is_some_and(|t| rule.tiers.iter().any(|own| own == t));
             let by_identity =
                 rule.matches.is_empty() || rule.matches.iter().any(|p| p.matches(identity));
-            rule.enabled && rule.dimension.holds(identity) && by_tier && by_identity
+            rule.enabled && rule.dimension.holds(identity) && by_method && by_tier && by_identity
         };
         let both = self.policy.rules.iter().zip(&self.limits);
         both.filter(move |(rule, _)| fits(rule)).map(|(rule, limits)| Applied { rule, limits })
