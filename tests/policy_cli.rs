@@ -123,3 +123,122 @@ fn a_rule_that_is_switched_off_is_said_wherever_it_is_missed() {
         assert!(!ran.err.contains("nobody-has-this"), "{}", ran.err);
     }
 }
+
+#[test]
+fn what_is_published_can_be_shown_linted_and_compared_by_version() {
+    let (shell, path) = shell_with(POLICY);
+    for line in ["rules show store", "rules diff store store", "rules lint store"] {
+        let none = shell.run(line);
+        assert_eq!(none.code, 7, "{line}: {}", none.err);
+        assert!(none.err.contains("rlctl rules publish"), "{line}: {}", none.err);
+    }
+    shell.fine(&format!("rules publish {path} --reason first"));
+    std::fs::write(&path, POLICY.replace("40/1d", "30/1d")).unwrap();
+    assert_eq!(shell.run(&format!("rules diff store {path}")).code, 8);
+    shell.fine(&format!("rules publish {path} --reason second"));
+    shell.fine(&format!("rules diff store {path}"));
+    let diff = shell.run("rules diff store:1 store");
+    assert_eq!(diff.code, 8);
+    assert_eq!(
+        diff.out,
+        "rule everybody  limit  40/1d token-bucket -> 30/1d token-bucket  (less)\n"
+    );
+    assert_eq!(shell.fine("rules show store:1 --text").out, POLICY);
+    shell.fine("rules disable orders --reason incident");
+    let shown = shell.fine("rules show --rules store -o json");
+    assert!(shown.err.contains("published by alice at 20"), "{}", shown.err);
+    assert!(shown.err.contains("rule orders is switched off: incident"), "{}", shown.err);
+    assert_eq!(shown.json()["version"], 2);
+    assert_eq!(shown.json()["items"][1]["enabled"], false);
+    let gone = shell.run("rules show store:9");
+    assert_eq!(gone.code, 7);
+    assert!(gone.err.contains("rlctl rules history"), "{}", gone.err);
+    assert!(shell.fine("rules lint store").out.starts_with("store: 4 rules, 1 tier"));
+}
+
+#[test]
+fn a_difference_is_told_in_words_and_for_whom_it_is_more_or_less() {
+    let shell = Shell::new();
+    let dir = shell.redis.dir.path().to_path_buf();
+    let base = "default_tier = \"free\"\n[tiers.free]\nlimits = [\"10/1s\"]\n\
+        [tiers.gold]\nlimits = [\"100/1s\"]\n";
+    let rule = |name: &str, more: &str| {
+        format!("[[rule]]\nname = \"{name}\"\ndimension = \"user\"\n{more}\n")
+    };
+    let plain = rule("a", "limits = [\"5/1s\"]");
+    let diff = |before: &str, after: &str| {
+        let file = |name: &str, text: &str| {
+            std::fs::write(dir.join(name), format!("{base}{text}")).unwrap();
+            dir.join(name).to_str().unwrap().to_string()
+        };
+        shell.run(&format!("rules diff {} {}", file("a.toml", before), file("b.toml", after)))
+    };
+    let with = |more: &str| format!("{plain}{more}");
+    for (before, after, words) in [
+        (
+            plain.clone(),
+            String::new(),
+            "rule a  rule  gone: 5/1s token-bucket for each user  (more)\n",
+        ),
+        (
+            String::new(),
+            rule("b", "endpoint = \"/x\"\ncost = 2\nlimits = [\"5/1s\", \"9/1m\"]"),
+            "rule b  rule  new: 5/1s token-bucket and 9/1m token-bucket for each user, cost 2, \
+             endpoint /x  (less)\n",
+        ),
+        (
+            String::new(),
+            rule("b", "shadow = true\nlimits = \"tier\""),
+            "rule b  rule  new: the limits of the tier for each user, shadow true\n",
+        ),
+        (plain.clone(), with("cost = 3"), "rule a  cost  1 -> 3  (less)\n"),
+        (plain.clone(), with("enabled = false"), "rule a  enabled  true -> false  (more)\n"),
+        (with("shadow = true"), plain.clone(), "rule a  shadow  true -> false  (less)\n"),
+        (plain.clone(), with("missing = \"reject\""), "rule a  missing  allow -> reject  (less)\n"),
+        (
+            String::new(),
+            "[assign]\n\"user:7\" = \"gold\"\n".into(),
+            "tier of  user:7  new: gold  (more)\n",
+        ),
+        (
+            String::new(),
+            "[[block]]\nmatch = [\"user:1\"]\nreason = \"bad\"\nuntil = 2099-12-31T00:00:00Z\n"
+                .into(),
+            "blocked  user:1  new: until 2099-12-31T00:00:00Z: bad  (less)\n",
+        ),
+        (
+            String::new(),
+            "[[exempt]]\nmatch = [\"user:1\"]\nreason = \"ours\"\n".into(),
+            "exempt  user:1  new: for ever: ours  (more)\n",
+        ),
+        (
+            String::new(),
+            "[defaults]\nbreaker = { consecutive = 5 }\n".into(),
+            "policy  breaker consecutive  10 -> 5\n",
+        ),
+        (
+            rule("a", "limits = [{ limit = \"5/1s\", algorithm = \"leaky-bucket\" }]"),
+            rule(
+                "a",
+                "limits = [{ limit = \"5/1s\", algorithm = \"leaky-bucket\", max_delay = \"3s\" }]",
+            ),
+            "rule a  limit  5/1s leaky-bucket, held at most 1s -> 5/1s leaky-bucket, held at most 3s\n",
+        ),
+        (
+            format!("{plain}{}", rule("b", "limits = [\"9/1s\"]")),
+            format!("{}{plain}", rule("b", "limits = [\"9/1s\"]")),
+            "policy  first to win  a, b -> b, a\n",
+        ),
+        (
+            format!("{plain}{}", rule("b", "endpoint = \"/b\"\nlimits = [\"9/1s\"]")),
+            format!("{}{plain}", rule("b", "endpoint = \"/b\"\nlimits = [\"9/1s\"]")),
+            "no difference\n",
+        ),
+    ] {
+        let ran = diff(&before, &after);
+        assert_eq!(ran.out, words, "{}", ran.err);
+        assert_eq!(ran.code, if words == "no difference\n" { 0 } else { 8 });
+    }
+    let default = diff("", "").code;
+    assert_eq!(default, 0);
+}

@@ -658,7 +658,7 @@ fn show_reads_the_file_of_the_flag_or_the_environment() {
     assert!(told(&none).contains("--rules FILE or RLCTL_RULES"), "{}", told(&none));
     let store = show(&["--rules", "store"]);
     assert_eq!(store.status.code(), Some(2));
-    assert!(told(&store).contains("not the store"), "{}", told(&store));
+    assert!(told(&store).contains("say in which one with --redis"), "{}", told(&store));
     let by_flag = show(&["--rules", file.to_str().expect("UTF-8"), "-o", "json"]);
     let by_environment = rlctl()
         .args(["rules", "show", "-o", "json"])

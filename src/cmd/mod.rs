@@ -76,8 +76,8 @@ struct Global {
     /// [env: RLCTL_REDIS]
     #[arg(long, global = true, value_name = "URL")]
     redis: Option<String>,
-    /// Rules file, TOML or JSON [env: RLCTL_RULES]
-    #[arg(long, global = true, value_name = "FILE")]
+    /// Rules file, TOML or JSON, or store for what is published in Redis [env: RLCTL_RULES]
+    #[arg(long, global = true, value_name = "FILE|store")]
     rules: Option<String>,
     /// Start of every key in Redis [default: rl1:]
     #[arg(long, global = true, value_name = "P", value_parser = Prefix::new)]

@@ -3,18 +3,14 @@
 
 use std::sync::Arc;
 
-use super::{Context, Exit, Failure, rules_file};
+use super::{Context, Failure, rules_file};
 use crate::engine::clock::Micros;
-use crate::engine::config::parse_policy;
 use crate::engine::identity::{Dimension, Identity};
 use crate::engine::plan::Standing;
 use crate::engine::policy::Policy;
 use crate::engine::registry::{Lists, Registry, Subject, Switches, Terms, standing, switched};
 use crate::engine::rules::Rules;
 use crate::output::Untrusted;
-
-/// `--rules store`: the published policy and not a file.
-const STORE: &str = "store";
 
 /// Rules in force, and the registry they are completed from where there is a Redis.
 pub(super) struct InForce {
@@ -38,8 +34,13 @@ pub(super) async fn load(context: &Context) -> Result<InForce, Failure> {
         Some(registry) => (registry.lists().await?, registry.switches().await?),
         None => (Lists::default(), Switches::default()),
     };
-    let policy =
-        if named == STORE { published(registry.as_ref()).await? } else { of_file(&named)? };
+    let policy = match (rules_file::in_store(&named), &registry) {
+        (Some(version), Some(registry)) => {
+            let published = rules_file::published(registry, version).await?;
+            rules_file::usable(rules_file::parsed(&published))?.0
+        }
+        _ => rules_file::load(&named, context).await?.0,
+    };
     let disabled = switched_off(&policy, &switches);
     let rules = Arc::new(Rules::new(Arc::new(switched(policy, &switches))));
     Ok(InForce { rules, registry, lists, observe: switches.observe, disabled })
@@ -84,27 +85,6 @@ impl InForce {
         };
         Ok(standing(&subject, &self.lists, identity, self.rules.policy(), Micros::now()))
     }
-}
-
-pub(super) fn of_file(file: &str) -> Result<Policy, Failure> {
-    rules_file::load(file).map(|(policy, _warnings)| policy)
-}
-
-async fn published(registry: Option<&Registry>) -> Result<Policy, Failure> {
-    let Some(registry) = registry else {
-        return Err(Failure::usage(
-            "--rules store is kept in a Redis; say in which one with --redis URL",
-        ));
-    };
-    let Some(published) = registry.current().await? else {
-        return Err(Failure::new(
-            Exit::NothingMatched,
-            "no policy is published there; see rlctl rules publish",
-        ));
-    };
-    let name = format!("published version {}", published.version.version);
-    rules_file::usable(parse_policy(&name, &published.text, Micros::now()))
-        .map(|(policy, _)| policy)
 }
 
 pub(super) fn note_switches(
