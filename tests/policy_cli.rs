@@ -242,3 +242,34 @@ fn a_difference_is_told_in_words_and_for_whom_it_is_more_or_less() {
     let default = diff("", "").code;
     assert_eq!(default, 0);
 }
+
+#[test]
+fn blocks_and_exemptions_in_force_are_listed_with_where_they_stand() {
+    let (shell, path) = shell_with(&format!(
+        "{POLICY}[[block]]\nmatch = [\"user:old\"]\nreason = \"over\"\nuntil = 2020-01-01T00:00:00Z\n"
+    ));
+    let who = |line: &str| -> Vec<String> {
+        let report = shell.fine(&format!("{line} -o json")).json();
+        let items = report["items"].as_array().unwrap().clone();
+        items.iter().map(|item| item["who"].as_str().unwrap().to_string()).collect()
+    };
+    assert!(shell.fine("block --list").err.contains("nobody is blocked"));
+    shell.fine("block user:1 --for 2h --reason abuse");
+    shell.fine("block 198.51.100.0/24 --for forever --reason stuffing");
+    shell.fine("exempt apikey:probe-* --for 1h --reason probes");
+    shell.fine("tier set user:3 free --reason r");
+    assert_eq!(who("block --list"), ["ip:198.51.100.0/24", "user:1"]);
+    assert_eq!(who("exempt --list"), ["apikey:probe-*"]);
+    assert_eq!(who(&format!("block --list --rules {path}")).len(), 2, "what is over is left out");
+    assert_eq!(who(&format!("exempt --list --rules {path}")), ["apikey:probe-*", "user:vip"]);
+    assert_eq!(who("exempt --list --rules store"), ["apikey:probe-*"], "none is published");
+    let table = shell.fine("block --list").out;
+    assert!(
+        table.contains(" ip:198.51.100.0/24  for ever              alice  stuffing"),
+        "{table}"
+    );
+    let both = shell.run("block user:2 --for 1h --reason r --list");
+    assert_eq!(both.code, 2, "{}", both.out);
+    shell.fine("unblock user:1 --reason over");
+    assert_eq!(who("block --list"), ["ip:198.51.100.0/24"]);
+}

@@ -8,6 +8,7 @@ mod demo;
 mod events;
 mod exempt;
 mod limit_args;
+mod listing;
 mod overrides;
 mod password;
 mod policy;
