@@ -386,6 +386,35 @@ fn a_reader_that_has_seen_enough_ends_it_quietly() {
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
 }
 
+#[test]
+fn a_reader_that_has_seen_enough_does_not_turn_a_no_into_a_yes() {
+    let file = |limit: &str| {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let rule = format!("[[rule]]\nname = 'a'\ndimension = 'ip'\nlimits = ['{limit}']\n");
+        std::fs::write(file.path(), rule).expect("writes");
+        file
+    };
+    let (one, two, bad) = (file("1/1s"), file("2/1s"), file("x"));
+    let path = |file: &tempfile::NamedTempFile| file.path().to_str().expect("UTF-8").to_string();
+    for (arguments, code) in [
+        (vec!["check", "user:1", "--limit", "0/1s", "-q"], 8),
+        (vec!["rules", "diff", &path(&one), &path(&two)], 8),
+        (vec!["rules", "diff", &path(&one), &path(&two), "-o", "json"], 8),
+        (vec!["rules", "effective", "user:1", "--rules", &path(&one)], 7),
+        (vec!["rules", "lint", &path(&one), &path(&bad)], 3),
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let status = rlctl()
+            .args(&arguments)
+            .stdout(writer)
+            .stderr(Stdio::null())
+            .status()
+            .expect("rlctl runs");
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
+}
+
 /// Linux has a device that is always full.
 #[cfg(target_os = "linux")]
 #[test]

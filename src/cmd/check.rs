@@ -1,13 +1,12 @@
 //! `rlctl check`: takes one real decision.
 
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::limit_args::LimitArgs;
 use super::target_args::TargetArgs;
-use super::{Context, Exit, Failure, OPERATOR_DEADLINE, Output, policy, print_json};
+use super::{Context, Exit, Failure, OPERATOR_DEADLINE, Output, policy, print, print_json};
 use crate::engine::clock::Micros;
 use crate::engine::failure::OnFailure;
 use crate::engine::identity::Identity;
@@ -86,8 +85,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     match context.output {
         Output::Json => print_json(&report(&args, &verdict))?,
         Output::Table => {
-            let text = in_words(&args, &verdict, exempt.as_ref());
-            io::stdout().lock().write_all(text.as_bytes())?;
+            print(&in_words(&args, &verdict, exempt.as_ref()))?;
         }
     }
     Ok(if verdict.allowed { Exit::Fine } else { Exit::AnswerIsNo })

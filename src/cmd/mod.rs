@@ -346,12 +346,19 @@ impl Context {
     }
 }
 
+/// Writes the result of a command. A reader that has seen enough (`rlctl … | head`) takes nothing
+/// from the answer, which the exit code gives all the same.
+fn print(text: &str) -> Result<(), Failure> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
+
 /// Writes one JSON document on a line of its own.
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
-    writeln!(out)?;
-    Ok(())
+    let text = serde_json::to_string(value).map_err(io::Error::from)?;
+    print(&(text + "\n"))
 }
 
 /// Parses, runs, reports: the whole life of the process.

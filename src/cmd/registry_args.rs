@@ -1,7 +1,6 @@
 //! What the commands that work on the registry share: their arguments, and how they tell what
 //! changed.
 
-use std::io::{self, Write};
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -9,7 +8,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Context, Exit, Failure, Output, print_json};
+use super::{Context, Exit, Failure, Output, print, print_json};
 use crate::engine::clock::Micros;
 use crate::engine::config::parse_policy;
 use crate::engine::identity::{Identity, IdentityError, Pattern, names_a_dimension};
@@ -60,10 +59,9 @@ impl WriteArgs {
                 format!("nothing to change: {subject} is {state} already"),
             ));
         }
-        let mut out = io::stdout().lock();
-        writeln!(out, "{}  {}", event.action, Untrusted(&event.subject))?;
-        writeln!(out, "  was  {}{}", state(event, &event.before), by_whom(&event.before))?;
-        writeln!(out, "  now  {}", state(event, &event.after))?;
+        let was = format!("{}{}", state(event, &event.before), by_whom(&event.before));
+        let (subject, now) = (Untrusted(&event.subject), state(event, &event.after));
+        print(&format!("{}  {subject}\n  was  {was}\n  now  {now}\n", event.action))?;
         Ok(Exit::Fine)
     }
 }

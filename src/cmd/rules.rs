@@ -9,7 +9,9 @@ use serde::Serialize;
 
 use super::rules_file::{self, Reading, findings_of, print_findings};
 use super::rules_store::StoreVerb;
-use super::{Context, Exit, Failure, Output, policy, print_json, rules_diff, rules_effective};
+use super::{
+    Context, Exit, Failure, Output, policy, print, print_json, rules_diff, rules_effective,
+};
 use crate::engine::config::Finding;
 use crate::engine::policy::{LimitSpec, OnStoreError, Policy, Rule, RuleLimits};
 use crate::engine::registry::{Version, switched};
@@ -115,7 +117,7 @@ async fn lint(args: LintArgs, context: &Context) -> Result<Exit, Failure> {
         Output::Table => {
             for (file, outcome) in files.iter().zip(&read) {
                 print_findings(outcome);
-                writeln!(io::stdout(), "{}: {}", Untrusted(file), in_words(outcome))?;
+                print(&format!("{}: {}\n", Untrusted(file), in_words(outcome)))?;
             }
         }
     }

@@ -1,11 +1,10 @@
 //! `rlctl rules diff`: what another rules file would change, in words: who gets more, who less.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{Context, Exit, Failure, Output, print_json, rules_file};
+use super::{Context, Exit, Failure, Output, print, print_json, rules_file};
 use crate::engine::limit::{Algorithm, Limit};
 use crate::engine::policy::{Endpoint, LimitSpec, Listed, Policy, Rule, RuleLimits};
 use crate::output::{SCHEMA, Untrusted, moment};
@@ -57,7 +56,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     let differs = !items.is_empty();
     match context.output {
         Output::Json => print_json(&Report { schema: SCHEMA, differs, items })?,
-        Output::Table => io::stdout().lock().write_all(in_words(&items).as_bytes())?,
+        Output::Table => print(&in_words(&items))?,
     }
     Ok(if differs { Exit::AnswerIsNo } else { Exit::Fine })
 }

@@ -1,12 +1,10 @@
 //! `rlctl rules effective`: every limit that holds for one identity, and where it comes from.
 
-use std::io::{self, Write};
-
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::target_args::TargetArgs;
-use super::{Context, Exit, Failure, Output, policy, print_json};
+use super::{Context, Exit, Failure, Output, policy, print, print_json};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::plan::{self, Attempt, Entry, Origin, Plan, Source, Standing, plan, tier_of};
@@ -105,7 +103,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
         && report.missing.is_none();
     match context.output {
         Output::Json => print_json(&report)?,
-        Output::Table => io::stdout().lock().write_all(in_words(&report).as_bytes())?,
+        Output::Table => print(&in_words(&report))?,
     }
     Ok(if nothing { Exit::NothingMatched } else { Exit::Fine })
 }
