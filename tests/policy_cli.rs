@@ -217,6 +217,11 @@ fn a_difference_is_told_in_words_and_for_whom_it_is_more_or_less() {
             "policy  breaker consecutive  10 -> 5\n",
         ),
         (
+            "[[upstream]]\nprefix = \"/a\"\nurl = \"http://u:hunter2@h:1\"\n".into(),
+            "[response]\nstatus = 503\n".into(),
+            "policy  response status  429 -> 503\npolicy  upstream /a  gone: http://***@h:1\n",
+        ),
+        (
             rule("a", "limits = [{ limit = \"5/1s\", algorithm = \"leaky-bucket\" }]"),
             rule(
                 "a",

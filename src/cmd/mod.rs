@@ -14,6 +14,7 @@ mod password;
 mod policy;
 mod registry_args;
 mod rules;
+mod rules_attributes;
 mod rules_diff;
 mod rules_effective;
 mod rules_file;

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::rules_attributes::{
+    Attributes, in_a_row, limit_in_words, listed, rule_in_words, scope, settings,
+};
 use super::{Context, Exit, Failure, Output, print, print_json, rules_file};
-use crate::engine::limit::{Algorithm, Limit};
-use crate::engine::policy::{Endpoint, LimitSpec, Listed, Policy, Rule, RuleLimits};
-use crate::output::{SCHEMA, Untrusted, moment};
+use crate::engine::limit::Limit;
+use crate::engine::policy::{Endpoint, LimitSpec, Policy, Rule, RuleLimits};
+use crate::output::{SCHEMA, Untrusted};
 
 /// Compare two policies: who gets more, who less
 ///
@@ -112,9 +115,6 @@ fn taken_or_given(good: Option<&String>, bad: Option<&String>) -> Effect {
         _ => OTHER,
     }
 }
-
-/// Attributes by name, so that each difference is told by itself.
-type Attributes = BTreeMap<String, String>;
 
 fn compare(
     items: &mut Vec<Item>,
@@ -325,130 +325,6 @@ fn rivals<'a>(policy: &'a Policy, other: &Policy) -> Rivals<'a> {
         let (dimension, methods, tiers) =
             (rule.dimension.to_string(), rule.methods.is_empty(), rule.tiers.is_empty());
         all.entry((dimension, endpoint, methods, tiers)).or_default().push(&rule.name);
-    }
-    all
-}
-
-fn limit_in_words(spec: &LimitSpec) -> String {
-    let limit = format!("{} {}", spec.limit, spec.limit.algorithm());
-    match spec.limit.algorithm() {
-        Algorithm::LeakyBucket => format!("{limit}, held at most {}", spec.max_delay),
-        _ => limit,
-    }
-}
-
-fn in_a_row(limits: &[LimitSpec]) -> String {
-    match limits {
-        [] => "no limit".into(),
-        limits => limits.iter().map(limit_in_words).collect::<Vec<_>>().join(" and "),
-    }
-}
-
-fn limits_in_words(rule: &Rule) -> String {
-    match &rule.limits {
-        RuleLimits::OfTier => "the limits of the tier".into(),
-        RuleLimits::Own(limits) => in_a_row(limits),
-    }
-}
-
-/// A rule that is new or gone: its limits, and all in which it is not the plain one.
-fn rule_in_words(rule: &Rule) -> String {
-    let plain: Attributes = [
-        ("endpoint", "all"),
-        ("methods", "all"),
-        ("tiers", "all"),
-        ("match", "all"),
-        ("unless", "none"),
-        ("cost", "1"),
-        ("on_store_error", "open"),
-        ("on_change", "keep"),
-        ("shadow", "false"),
-        ("enabled", "true"),
-        ("also", "false"),
-        ("missing", "allow"),
-    ]
-    .map(|(what, text)| (what.to_string(), text.to_string()))
-    .into();
-    let mut words = format!("{} for each {}", limits_in_words(rule), rule.dimension);
-    let told = |what: &str| what == "dimension" || what == "limits";
-    for (what, text) in scope(rule) {
-        if !told(&what) && plain.get(&what) != Some(&text) {
-            words += &format!(", {what} {text}");
-        }
-    }
-    words
-}
-
-/// Who and what a rule is for, and how it behaves.
-fn scope(rule: &Rule) -> Attributes {
-    let joined = |items: Vec<String>, none: &str| match items.is_empty() {
-        true => none.to_string(),
-        false => items.join(","),
-    };
-    let limits = match &rule.limits {
-        RuleLimits::OfTier => limits_in_words(rule),
-        RuleLimits::Own(_) => "its own".into(),
-    };
-    [
-        ("dimension", rule.dimension.to_string()),
-        ("endpoint", rule.endpoint.to_string()),
-        ("methods", joined(rule.methods.clone(), "all")),
-        ("tiers", joined(rule.tiers.clone(), "all")),
-        ("match", joined(rule.matches.iter().map(ToString::to_string).collect(), "all")),
-        ("unless", joined(rule.unless.iter().map(ToString::to_string).collect(), "none")),
-        ("limits", limits),
-        ("cost", rule.cost.get().to_string()),
-        ("on_store_error", format!("{:?}", rule.on_store_error).to_lowercase()),
-        ("on_change", format!("{:?}", rule.on_change).to_lowercase()),
-        ("shadow", rule.shadow.to_string()),
-        ("enabled", rule.enabled.to_string()),
-        ("also", rule.also.to_string()),
-        ("missing", if rule.reject_missing { "reject".into() } else { "allow".to_string() }),
-    ]
-    .map(|(name, text)| (name.to_string(), text))
-    .into()
-}
-
-fn settings(policy: &Policy) -> Attributes {
-    let Policy { default_tier, defaults, identity, .. } = policy;
-    let (breaker, none) = (&defaults.breaker, || "none".to_string());
-    let proxies: Vec<String> = identity.trusted_proxies.iter().map(ToString::to_string).collect();
-    [
-        ("default_tier", default_tier.clone().unwrap_or_else(none)),
-        ("deadline", defaults.deadline.to_string()),
-        ("idempotency_ttl", defaults.idempotency_ttl.to_string()),
-        ("breaker consecutive", breaker.consecutive.to_string()),
-        ("breaker min_calls", breaker.min_calls.to_string()),
-        ("breaker failure_ratio", breaker.failure_ratio.to_string()),
-        ("breaker window", breaker.window.to_string()),
-        ("breaker open_for", breaker.open_for.to_string()),
-        ("breaker slow", breaker.slow.map_or("0.8 of the deadline".into(), |d| d.to_string())),
-        ("breaker background_probe", breaker.background_probe.to_string()),
-        ("identity apikey", identity.apikey_header.clone()),
-        ("identity user", identity.user_header.clone()),
-        (
-            "identity user trust",
-            if identity.trust_user_from_any { "any" } else { "proxies" }.into(),
-        ),
-        ("identity tier", identity.tier_header.clone().unwrap_or_else(none)),
-        (
-            "identity trusted_proxies",
-            Some(proxies.join(",")).filter(|p| !p.is_empty()).unwrap_or_else(none),
-        ),
-        ("identity ipv6_prefix", identity.ipv6_prefix.to_string()),
-    ]
-    .map(|(name, text)| (name.to_string(), text))
-    .into()
-}
-
-fn listed(list: &[Listed]) -> Attributes {
-    let mut all = Attributes::new();
-    for entry in list {
-        let until = entry.until.map_or("for ever".into(), |at| format!("until {}", moment(at)));
-        let scope = if entry.whole_request { ", the whole request" } else { "" };
-        for pattern in &entry.matches {
-            all.insert(pattern.to_string(), format!("{until}{scope}: {}", entry.reason));
-        }
     }
     all
 }
