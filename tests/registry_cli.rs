@@ -102,7 +102,7 @@ fn overrides_are_set_listed_and_removed_and_show_what_they_replace() {
     assert_eq!((&removed["after"], &removed["written"]), (&Value::Null, &json!(true)));
     let again = shell.run("override rm user:123 --rule per-user --reason done");
     assert_eq!((again.code, again.out.as_str()), (7, ""));
-    assert!(again.err.contains("nothing to change"), "{}", again.err);
+    assert!(again.err.contains("user:123 is without such an override already"), "{}", again.err);
     assert!(shell.fine("override list user:123 -o json").json()["items"] == json!([]));
     assert!(shell.fine("override list user:123").err.contains("there are no overrides"));
 }

@@ -53,7 +53,11 @@ impl WriteArgs {
         let event = &outcome.event;
         if nothing {
             let subject = Untrusted(&event.subject);
-            let state = state(event, &event.before);
+            // It may have others: only the one for this rule is not there.
+            let state = match event.action.as_str() {
+                "override rm" => "without such an override".into(),
+                _ => state(event, &event.before),
+            };
             return Err(Failure::new(
                 Exit::NothingMatched,
                 format!("nothing to change: {subject} is {state} already"),
