@@ -538,7 +538,13 @@ fn no_damage_to_a_file_crashes_the_reader() {
 }
 
 /// A valid file, and words of the one warning it gets.
-const HARDLY_MEANT: [(&str, &str); 20] = [
+const HARDLY_MEANT: [(&str, &str); 21] = [
+    (
+        with_global!(
+            "limits = [\"1/1s\"]\n[[block]]\nmatch = [\"ip:2001:db8::1/128\"]\nreason = \"x\""
+        ),
+        "matches nobody: IPv6 clients are counted by their /64",
+    ),
     (rule!("limits = [\"1/1s\"]"), "a request without user is not limited"),
     (
         "[[rule]]\nname = \"a\"\ndimension = \"ip\"\nendpoint = \"/a\"\nlimits = [\"1/1s\"]",
