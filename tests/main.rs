@@ -14,6 +14,7 @@ mod limiter;
 mod live;
 mod memory;
 mod model;
+mod policy_cli;
 mod policy_file;
 mod registry;
 mod registry_cli;

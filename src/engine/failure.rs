@@ -82,7 +82,7 @@ mod tests {
         let local = Local::new(10);
         local.set_gateways(gateways);
         let identity = "ip:192.0.2.1".parse().unwrap();
-        let applied = rules.anywhere(&identity, None).next().unwrap();
+        let applied = rules.anywhere(&identity, None, None).next().unwrap();
         local.share(applied.rule, &applied.limits(None)[0]).limit().to_string()
     }
 

@@ -8,6 +8,7 @@ pub mod identity;
 pub mod limit;
 pub mod limiter;
 pub mod live;
+pub mod patterns;
 pub mod plan;
 pub mod policy;
 pub mod quota_watch;
