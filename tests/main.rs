@@ -9,6 +9,8 @@ mod contract;
 mod docs;
 mod failure;
 mod faults;
+mod gateway_faults;
+mod gateway_proxy;
 mod histories;
 mod limiter;
 mod live;

@@ -115,15 +115,15 @@ impl Args {
             }
             _ => None,
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let usual = ServeOptions::to(upstream);
         Ok(ServeOptions {
-            upstream,
             tls,
             roots,
-            workers: self.workers.map_or(cores, usize::from),
+            workers: self.workers.map_or(usual.workers, usize::from),
             max_connections: self.max_connections as usize,
             drain: self.drain.into(),
             upstream_patience: self.upstream_timeout.into(),
+            ..usual
         })
     }
 

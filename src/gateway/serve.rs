@@ -33,6 +33,23 @@ pub struct ServeOptions {
     /// How long connections may go on after the stop.
     pub drain: Duration,
     pub upstream_patience: Duration,
+    /// How long the head of a request may take, and a connection may idle before it.
+    pub head_within: Duration,
+}
+
+impl ServeOptions {
+    pub fn to(upstream: Upstream) -> ServeOptions {
+        ServeOptions {
+            upstream,
+            tls: None,
+            roots: Roots::default(),
+            workers: std::thread::available_parallelism().map_or(1, usize::from),
+            max_connections: 10_000,
+            drain: Duration::from_secs(30),
+            upstream_patience: Duration::from_secs(60),
+            head_within: Duration::from_secs(30),
+        }
+    }
 }
 
 /// The running proxy; dropped, it is told to stop.
@@ -127,10 +144,13 @@ fn work(
     let share = options.max_connections.div_ceil(options.workers.max(1));
     runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        let proxy = Proxy::new(gateway, options.upstream.clone(), options.roots.clone())
-            .with_patience(options.upstream_patience);
-        let proxy = Arc::new(proxy);
-        let door = Door { tls: options.tls.clone(), ..Door::new(share, closing) };
+        let (upstream, roots) = (options.upstream.clone(), options.roots.clone());
+        let proxy = Arc::new(Proxy::new(gateway, upstream, roots, options.upstream_patience));
+        let door = Door {
+            tls: options.tls.clone(),
+            head_within: options.head_within,
+            ..Door::new(share, closing)
+        };
         let serve = move |request, peer| {
             let proxy = proxy.clone();
             async move { proxy.answer(request, peer).await }
