@@ -106,8 +106,8 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
 
 /// Buckets grow, end with +Inf, and that is the count.
 fn check_histograms(family: &Family) {
-    let mut series: BTreeMap<BTreeMap<String, String>, Vec<(String, Option<String>, f64)>> =
-        BTreeMap::new();
+    type Sample = (String, Option<String>, f64);
+    let mut series: BTreeMap<BTreeMap<String, String>, Vec<Sample>> = BTreeMap::new();
     for (name, labels, value) in &family.samples {
         let mut labels = labels.clone();
         let bound = labels.remove("le");
@@ -115,7 +115,7 @@ fn check_histograms(family: &Family) {
     }
     for samples in series.values() {
         let buckets: Vec<_> = samples.iter().filter(|s| s.0.ends_with("_bucket")).collect();
-        let bound = |s: &(String, Option<String>, f64)| s.1.as_ref().unwrap().parse::<f64>();
+        let bound = |s: &Sample| s.1.as_ref().unwrap().parse::<f64>();
         for pair in buckets.windows(2) {
             assert!(bound(pair[0]).unwrap() < bound(pair[1]).unwrap(), "{pair:?}");
             assert!(pair[0].2 <= pair[1].2, "{pair:?}");

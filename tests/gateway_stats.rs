@@ -293,6 +293,27 @@ async fn a_reply_after_the_deadline_is_recorded_at_its_true_time() {
 }
 
 #[tokio::test]
+async fn late_replies_are_heard_also_on_a_connection_that_was_given_up() {
+    let server = RedisServer::start();
+    let store = server.store_within(Micros(50_000), Micros(5_000_000)).await;
+    let gateway = on(Store::Redis(store), POLICY).await;
+    let (_, meter) = gateway.limiter.store.shards().next().unwrap();
+    server.pause();
+    // Three timeouts end the connection; who comes then is refused at once.
+    for _ in 0..5 {
+        assert!(ask(&gateway, &["apikey:1"]).await.degraded.is_some());
+    }
+    assert_eq!((times(meter, "timeout").0, times(meter, "late").0), (3, 0));
+    let errors: Vec<_> = meter.errors().filter(|(_, n)| *n > 0).collect();
+    assert_eq!(errors, [("unreachable", 2), ("timeout", 3)]);
+    assert!(meter.down_since().is_some());
+    server.wake();
+    until("the late replies", || times(meter, "late").0 == 3).await;
+    until("a new connection", || meter.down_since().is_none()).await;
+    assert_eq!(meter.connections(), 2);
+}
+
+#[tokio::test]
 async fn a_store_that_is_lost_and_found_is_told_with_its_time() {
     let mut server = RedisServer::start();
     let store = server.store_within(Micros(200_000), Micros(1_000_000)).await;
@@ -329,21 +350,30 @@ async fn a_store_that_is_lost_and_found_is_told_with_its_time() {
 }
 
 #[tokio::test]
-async fn what_a_decision_costs_to_count_is_small() {
+async fn counting_a_decision_costs_little_also_from_two_threads() {
     let gateway = in_memory(POLICY).await;
     let verdict = ask(&gateway, &["user:1"]).await;
-    let identities = [id("user:1")];
-    let attempt = Attempt { identities: &identities, target: Target::default(), tier: None };
-    let mut best = u128::MAX;
-    for second in 1..20 {
+    let a_round = || {
+        let identities = [id("user:1")];
+        let attempt = Attempt { identities: &identities, target: Target::default(), tier: None };
         let began = Instant::now();
         for _ in 0..100_000 {
             gateway.stats.decided(&attempt, &verdict, at(0), at(0));
         }
-        best = best.min(began.elapsed().as_nanos() / 100_000);
+        began.elapsed().as_nanos() / 100_000
+    };
+    let (mut alone, mut together) = (u128::MAX, u128::MAX);
+    for second in 1..20 {
+        alone = alone.min(a_round());
+        gateway.stats.tick(&gateway, at(second));
+        let both = std::thread::scope(|scope| {
+            let other = scope.spawn(a_round);
+            a_round().max(other.join().unwrap())
+        });
+        together = together.min(both);
         gateway.stats.tick(&gateway, at(second));
     }
-    println!("counting a decision: {best} ns");
-    // A debug build on a busy machine; measured in release it is below 60 ns.
-    assert!(best < 1_000, "{best} ns");
+    println!("counting a decision: {alone} ns alone, {together} ns from two threads");
+    // Tens of nanoseconds; but this may be a slow build on a busy machine.
+    assert!(alone < 1_000 && together < 2_000, "{alone} {together}");
 }

@@ -187,14 +187,13 @@ impl RuleTable {
             .or_else(|| find(&self.newcomers.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Everything that is counted, by name.
+    /// Everything that is counted, in no order.
     pub fn all(&self) -> Vec<Arc<RuleStats>> {
         let newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> =
             self.known.load().values().chain(newcomers.values()).cloned().collect();
         drop(newcomers);
         all.extend([&self.unlimited, &self.blocked, &self.no_policy, &self.other].map(Arc::clone));
-        all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
 }

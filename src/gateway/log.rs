@@ -380,7 +380,8 @@ fn time(at: Micros) -> String {
 }
 
 fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MAX_TEXT)]
+    let ends = (0..=MAX_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..ends.unwrap_or(0)]
 }
 
 fn is_zero(n: &u64) -> bool {

@@ -26,8 +26,9 @@ impl Stats {
     }
 
     fn decisions(&self, text: &mut Text) {
-        let rules: Vec<_> =
+        let mut rules: Vec<_> =
             self.rules.all().into_iter().map(|rule| (rule.counts(), rule)).collect();
+        rules.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
         let is_used = |counts: &[[u64; 4]; 3]| counts.iter().flatten().any(|n| *n > 0);
         let used = || rules.iter().filter(|(counts, _)| is_used(counts));
         text.family(

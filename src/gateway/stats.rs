@@ -366,7 +366,7 @@ fn sampled(every: u32) -> Option<f64> {
     x ^= x >> 7;
     x ^= x << 17;
     RANDOM.set(x);
-    ((x >> 32) * u64::from(every) >> 32 == 0).then_some(f64::from(every))
+    (((x >> 32) * u64::from(every)) >> 32 == 0).then_some(f64::from(every))
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

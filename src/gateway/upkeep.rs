@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Gateway;
@@ -74,6 +75,7 @@ async fn tick(gateway: Weak<Gateway>) {
     loop {
         ticks.tick().await;
         let Some(gateway) = gateway.upgrade() else { return };
-        gateway.stats.tick(&gateway, Micros::now());
+        // With twenty thousand rules it takes some milliseconds, which no request shall wait for.
+        let _ = spawn_blocking(move || gateway.stats.tick(&gateway, Micros::now())).await;
     }
 }
