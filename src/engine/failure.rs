@@ -47,6 +47,11 @@ impl Local {
         self.gateways.load(Ordering::Relaxed)
     }
 
+    /// What decides here, to be looked at.
+    pub fn store(&self) -> &MemoryStore {
+        &self.store
+    }
+
     /// This process's part of a limit: at least 1, so that nobody is shut out altogether.
     pub(super) fn share(&self, rule: &Rule, limit: &RuleLimit) -> Arc<RuleLimit> {
         let whole = limit.limit();

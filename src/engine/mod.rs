@@ -4,6 +4,7 @@ pub mod algo;
 pub mod clock;
 pub mod config;
 pub mod failure;
+pub mod histogram;
 pub mod identity;
 pub mod limit;
 pub mod limiter;
