@@ -6,6 +6,7 @@ pub mod answer;
 pub mod headers;
 pub mod identity;
 pub mod refusal;
+pub mod shed;
 pub mod stats;
 mod upkeep;
 
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::engine::clock::Micros;
 use crate::engine::failure::Local;
+use crate::engine::identity::Identity;
 use crate::engine::limit::QuotaState;
 use crate::engine::limiter::{Demand, Reached, Verdict};
 use crate::engine::live::{LiveLimiter, Moment};
@@ -21,6 +23,7 @@ use crate::engine::quota_watch::QuotaWatch;
 use crate::engine::registry::Registry;
 use crate::engine::store::StoreError;
 pub use answer::{Answer, Outcome};
+pub use shed::Shed;
 pub use stats::Stats;
 
 /// Quotas in warning or throttled that are remembered, for hysteresis: about 100 bytes each.
@@ -34,6 +37,8 @@ pub struct Gateway {
     /// Decides while the store is away.
     pub local: Arc<Local>,
     pub stats: Stats,
+    /// How much is taken on for others.
+    pub shed: Shed,
     pub about: About,
     watch: Mutex<QuotaWatch>,
 }
@@ -61,6 +66,7 @@ impl Gateway {
             registry,
             local,
             stats: Stats::new(about.started),
+            shed: Shed::default(),
             about,
             watch: Mutex::new(QuotaWatch::new(WATCHED_QUOTAS)),
         }
@@ -98,6 +104,17 @@ impl Gateway {
             self.stats.transition(&asked.identity, asked.limit.rule(), transition);
         }
         Some(state)
+    }
+
+    /// Forgets the quota of an identity, of all rules or of one; says of how many limits. Also what
+    /// this process counted by itself while the store was away.
+    pub async fn reset(
+        &self,
+        identity: &Identity,
+        rule: Option<&str>,
+    ) -> Result<usize, StoreError> {
+        self.local.reset(identity, rule);
+        self.limiter.store.reset(identity, rule).await
     }
 
     /// Whether requests should be sent here: not before there is a policy. A Redis that is away is
