@@ -9,6 +9,7 @@ mod contract;
 mod docs;
 mod failure;
 mod faults;
+mod gateway_grpc;
 mod histories;
 mod limiter;
 mod live;

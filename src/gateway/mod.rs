@@ -3,6 +3,7 @@
 //! shown is counted there.
 
 pub mod answer;
+pub mod grpc;
 pub mod headers;
 pub mod identity;
 pub mod refusal;
@@ -39,6 +40,7 @@ pub struct Gateway {
     pub stats: Stats,
     /// How much is taken on for others.
     pub shed: Shed,
+    pub grpc: grpc::Counts,
     pub about: About,
     watch: Mutex<QuotaWatch>,
 }
@@ -67,6 +69,7 @@ impl Gateway {
             local,
             stats: Stats::new(about.started),
             shed: Shed::default(),
+            grpc: grpc::Counts::default(),
             about,
             watch: Mutex::new(QuotaWatch::new(WATCHED_QUOTAS)),
         }
