@@ -17,6 +17,7 @@ mod rules_effective;
 mod rules_file;
 mod rules_store;
 mod schema;
+mod serve;
 mod settings;
 mod simulate;
 mod target_args;
@@ -118,6 +119,7 @@ commands! {
     Demo => demo,
     Rules => rules,
     Schema => schema,
+    Serve => serve,
     Simulate => simulate,
     Override => overrides,
     Tier => tier,
@@ -227,7 +229,7 @@ struct Context {
 
 impl Context {
     fn new(global: Global) -> Result<Context, Failure> {
-        let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let text = read_env;
         let folder = std::env::current_dir()?;
         let home = text("HOME").map(|home| Path::new(&home).join(".config"));
         let config_home = text("XDG_CONFIG_HOME").map(PathBuf::from).or(home);
@@ -292,6 +294,11 @@ impl Context {
         if typed.trim() == name { Ok(()) } else { refused("protected, and that was not its name") }
     }
 
+    /// A variable of the environment that only one command knows; empty is not given.
+    fn env(&self, name: &str) -> Option<String> {
+        read_env(name)
+    }
+
     /// Something worth knowing that is not the result.
     fn note(&self, text: impl std::fmt::Display) {
         if !self.quiet {
@@ -332,6 +339,11 @@ impl Context {
             RedisAddress::parse(url, self.redis_password.clone()).map_err(Failure::usage)?;
         Ok(RedisOptions { address, deadline, connect_timeout: OPERATOR_DEADLINE })
     }
+}
+
+/// The one place that reads the environment; empty is not given.
+fn read_env(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 fn read_password(path: &str) -> Result<String, Failure> {

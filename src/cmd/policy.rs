@@ -14,7 +14,7 @@ use crate::engine::rules::Rules;
 use crate::output::Untrusted;
 
 /// `--rules store`: the published policy and not a file.
-const STORE: &str = "store";
+pub(super) const STORE: &str = "store";
 
 /// Rules in force, and the registry they are completed from where there is a Redis.
 pub(super) struct InForce {

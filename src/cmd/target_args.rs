@@ -34,6 +34,6 @@ impl TargetArgs {
 
 impl Place {
     pub(super) fn target(&self) -> Target<'_> {
-        Target { path: self.path.as_deref(), method: self.method.as_deref() }
+        Target { path: self.path.as_deref(), method: self.method.as_deref(), only: None }
     }
 }

@@ -74,6 +74,12 @@ pub struct Asked {
     pub decision: Decision,
 }
 
+impl Asked {
+    fn is_overdue(&self) -> bool {
+        self.decision.delay > self.limit.max_delay()
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Shadow {
     pub rule: String,
@@ -320,6 +326,43 @@ impl Verdict {
                 }
                 Reached::NoLimit | Reached::NoPolicy => false,
             }
+    }
+
+    /// Whether a request that passes would have to be held longer than its limit allows.
+    pub fn is_overdue(&self) -> bool {
+        match &self.reached {
+            Reached::Limits { asked, .. } => self.allowed && asked.iter().any(Asked::is_overdue),
+            _ => false,
+        }
+    }
+
+    /// The same request refused: it may come again when it need not be held too long. What was
+    /// charged is the caller's to give back.
+    pub fn refuse_overdue(self) -> Verdict {
+        self.refuse(|asked| {
+            let over = asked.decision.delay.saturating_sub(asked.limit.max_delay());
+            (over > Micros::ZERO).then_some(over)
+        })
+    }
+
+    /// The same request refused because nobody can hold it; it may come again when it need not be.
+    pub fn out_of_room(self) -> Verdict {
+        self.refuse(|asked| Some(asked.decision.delay).filter(|delay| *delay > Micros::ZERO))
+    }
+
+    fn refuse(mut self, wait: impl Fn(&Asked) -> Option<Micros>) -> Verdict {
+        if let Reached::Limits { decided, asked } = &mut self.reached {
+            for one in asked.iter_mut() {
+                if let Some(wait) = wait(one) {
+                    let decision = &mut one.decision;
+                    (decision.allowed, decision.retry_after) = (false, Some(wait));
+                }
+                one.decision.delay = Micros::ZERO;
+            }
+            let decisions: SmallVec<[Decision; 4]> = asked.iter().map(|a| a.decision).collect();
+            *decided = deciding(&decisions).unwrap_or(*decided);
+        }
+        Verdict { allowed: false, charges: Vec::new(), shadow: Vec::new(), ..self }
     }
 
     /// How long to hold the request: the longest that any limit asks for.

@@ -29,6 +29,14 @@ pub struct Target<'a> {
     pub path: Option<&'a str>,
     /// Upper case.
     pub method: Option<&'a str>,
+    /// Names of the rules that are asked; none: all there are.
+    pub only: Option<&'a [String]>,
+}
+
+impl Target<'_> {
+    fn asks(&self, rule: &Rule) -> bool {
+        self.only.is_none_or(|only| only.contains(&rule.name))
+    }
 }
 
 /// A policy with its index.
@@ -168,7 +176,8 @@ impl Rules {
             return applying;
         };
         let fits = |candidate: &Candidate| {
-            self.policy.rules[candidate.rule].admits(identity, all, tier, target.method)
+            let rule = &self.policy.rules[candidate.rule];
+            target.asks(rule) && rule.admits(identity, all, tier, target.method)
         };
         let applied = |Candidate { rule: number, .. }: &Candidate| Applied {
             rule: &self.policy.rules[*number],
@@ -207,7 +216,10 @@ impl Rules {
     ) -> Option<&Rule> {
         self.insisting.iter().map(|number| &self.policy.rules[*number]).find(|rule| {
             let absent = !all.iter().any(|identity| rule.dimension.holds(identity));
-            absent && rule.endpoint.matches(target.path) && rule.is_for(all, tier, target.method)
+            absent
+                && target.asks(rule)
+                && rule.endpoint.matches(target.path)
+                && rule.is_for(all, tier, target.method)
         })
     }
 }

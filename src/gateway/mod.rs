@@ -6,24 +6,35 @@ pub mod answer;
 pub mod grpc;
 pub mod headers;
 pub mod identity;
+pub mod listen;
+mod open;
+mod own_limits;
+pub mod proxy;
 pub mod refusal;
+pub mod serve;
 pub mod shed;
 pub mod stats;
+pub mod tls;
 mod upkeep;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::join_all;
 
 use crate::engine::clock::Micros;
 use crate::engine::failure::Local;
 use crate::engine::identity::Identity;
-use crate::engine::limit::QuotaState;
+use crate::engine::limit::{Cost, QuotaState};
 use crate::engine::limiter::{Demand, Reached, Verdict};
 use crate::engine::live::{LiveLimiter, Moment};
 use crate::engine::plan::Attempt;
+use crate::engine::policy::OnStoreError;
 use crate::engine::quota_watch::QuotaWatch;
 use crate::engine::registry::Registry;
-use crate::engine::store::StoreError;
+use crate::engine::store::{Settlement, StoreError};
 pub use answer::{Answer, Outcome};
+pub use open::{Backing, PolicySource};
 pub use shed::Shed;
 pub use stats::Stats;
 
@@ -43,6 +54,8 @@ pub struct Gateway {
     pub grpc: grpc::Counts,
     pub about: About,
     watch: Mutex<QuotaWatch>,
+    /// Nothing new is to be sent here.
+    draining: AtomicBool,
 }
 
 /// One run of this process, as others see it.
@@ -72,6 +85,7 @@ impl Gateway {
             grpc: grpc::Counts::default(),
             about,
             watch: Mutex::new(QuotaWatch::new(WATCHED_QUOTAS)),
+            draining: AtomicBool::new(false),
         }
     }
 
@@ -90,10 +104,50 @@ impl Gateway {
     ) -> Result<(Verdict, Answer), StoreError> {
         let began = Micros::now();
         let verdict = self.limiter.check(moment, attempt, demand).await?;
-        let now = Micros::now();
-        self.stats.decided(attempt, &verdict, began, now);
-        let answer = Answer::of(&verdict, self.state_of(&verdict), now);
+        let answer = self.count(attempt, &verdict, began);
         Ok((verdict, answer))
+    }
+
+    /// The same for whoever holds a request until its turn: one that would have to wait longer than
+    /// its limit allows is refused, and what it was charged is given back.
+    pub async fn decide_and_hold(
+        &self,
+        moment: &Moment,
+        attempt: &Attempt<'_>,
+        demand: Demand<'_>,
+    ) -> Result<(Verdict, Answer), StoreError> {
+        let began = Micros::now();
+        let mut verdict = self.limiter.check(moment, attempt, demand).await?;
+        if verdict.is_overdue() {
+            let refunds = verdict
+                .charges
+                .iter()
+                .map(|c| self.limiter.store.settle(c, Settlement::Refund, demand.at));
+            // What cannot be given back stays charged.
+            drop(join_all(refunds).await);
+            verdict = verdict.refuse_overdue();
+        }
+        let answer = self.count(attempt, &verdict, began);
+        Ok((verdict, answer))
+    }
+
+    /// What a decision would be, neither charged nor counted.
+    pub async fn peek(
+        &self,
+        moment: &Moment,
+        attempt: &Attempt<'_>,
+        demand: Demand<'_>,
+    ) -> Result<(Verdict, Answer), StoreError> {
+        let demand = Demand { cost: Cost::PEEK, idempotency: None, ..demand };
+        let verdict = self.limiter.check(moment, attempt, demand).await?;
+        let answer = Answer::of(&verdict, None, Micros::now());
+        Ok((verdict, answer))
+    }
+
+    fn count(&self, attempt: &Attempt<'_>, verdict: &Verdict, began: Micros) -> Answer {
+        let now = Micros::now();
+        self.stats.decided(attempt, verdict, began, now);
+        Answer::of(verdict, self.state_of(verdict), now)
     }
 
     /// The state of the deciding quota, with memory.
@@ -109,6 +163,12 @@ impl Gateway {
         Some(state)
     }
 
+    /// From now on it is not ready: it finishes what it has and takes on nothing new.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether requests should be sent here: not before there is a policy, nor at the end. A Redis that is away is
     /// Forgets the quota of an identity, of all rules or of one; says of how many limits. Also what
     /// this process counted by itself while the store was away.
     pub async fn reset(
@@ -123,12 +183,13 @@ impl Gateway {
     /// Whether requests should be sent here: not before there is a policy. A Redis that is away is
     /// no reason, or an outage would empty the fleet; only where every rule is `closed` it is.
     pub fn is_ready(&self) -> bool {
+        if self.draining.load(Ordering::Relaxed) {
+            return false;
+        }
         let Some(current) = self.limiter.policy.current() else { return false };
         let rules = &current.rules.policy().rules;
         let all_closed = !rules.is_empty()
-            && rules
-                .iter()
-                .all(|r| r.on_store_error == crate::engine::policy::OnStoreError::Closed);
+            && rules.iter().all(|rule| rule.on_store_error == OnStoreError::Closed);
         !(all_closed && self.limiter.store.trouble().is_some())
     }
 }

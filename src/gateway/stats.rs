@@ -32,6 +32,9 @@ impl Stats {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// How long an upstream took to begin its answer.
+    pub fn upstream(&self, _took: Micros) {}
+
     /// A quota went from one state to another.
     pub fn transition(&self, _identity: &Identity, _rule: &str, _transition: Transition) {
         self.transitions.fetch_add(1, Ordering::Relaxed);

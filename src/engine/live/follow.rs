@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::LivePolicy;
 use super::file::{Look, Watched};
+use super::{LivePolicy, Source};
 use crate::engine::clock::Micros;
 use crate::engine::registry::{Snapshot, View};
 
@@ -34,6 +34,25 @@ impl LivePolicy {
         let switch = |live: &LivePolicy, snapshot: &Snapshot| live.switch(&snapshot.switches);
         tokio::spawn(watch_registry(Arc::downgrade(&live), view.clone(), snapshot, switch));
         live
+    }
+
+    /// A policy that stays as it is given; rules in it can still be switched off.
+    pub fn given(name: &str, text: &str, view: &Arc<View>) -> Arc<LivePolicy> {
+        let live = Arc::new(LivePolicy::default());
+        // Whether it could be used is in its status.
+        drop(live.offer(text, &Source::File(name.into()), Micros::now()));
+        let snapshot = view.snapshot();
+        live.switch(&snapshot.switches);
+        let switch = |live: &LivePolicy, snapshot: &Snapshot| live.switch(&snapshot.switches);
+        tokio::spawn(watch_registry(Arc::downgrade(&live), view.clone(), snapshot, switch));
+        live
+    }
+
+    /// Reads a file once more, whether or not it looks changed.
+    pub async fn reread(self: &Arc<LivePolicy>, path: &Path) {
+        let live = self.clone();
+        let watched = Watched::new(path.into());
+        beside(watched, move |file| file.load(&live, Micros::now())).await;
     }
 
     /// The policy that is published in the registry of `view`, for as long as it lives.

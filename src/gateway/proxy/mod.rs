@@ -1,0 +1,332 @@
+//! The reverse proxy: every request is decided, and what passes is passed on.
+
+mod body;
+mod echo;
+mod forward;
+mod hold;
+mod pool;
+mod upgrade;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, HeaderValue, ORIGIN};
+use http::{Method, Request, Response, StatusCode, Version};
+use hyper::body::{Body, Incoming};
+
+use self::body::{Progress, Watched};
+use self::forward::{Hop, drop_hop_headers, malformed, tell_origin, wanted_upgrade};
+use self::hold::Hold;
+use self::pool::{Pool, UpstreamError};
+use super::headers::tell_limits;
+use super::identity::Caller;
+use super::own_limits::own_limits;
+use super::refusal::{problem, refusal};
+use super::{Answer, Gateway};
+use crate::engine::clock::Micros;
+use crate::engine::limit::Cost;
+use crate::engine::limiter::{Demand, Verdict};
+use crate::engine::live::{Current, Moment};
+use crate::engine::plan::Attempt;
+use crate::engine::policy::{GatewaySettings, Upstream as PolicyUpstream};
+use crate::engine::rules::{Target, normal_path};
+use crate::engine::store::StoreError;
+pub use body::ReplyBody;
+pub use pool::Destination;
+
+/// How long an upstream may be silent, before its answer or in the middle of it.
+const UPSTREAM_PATIENCE: Duration = Duration::from_secs(60);
+/// Pools for the upstreams of a policy; those of older policies make room.
+const MAX_POOLS: usize = 1_024;
+
+const EXPOSED: HeaderValue = HeaderValue::from_static(
+    "RateLimit, RateLimit-Policy, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, \
+     X-RateLimit-Reset, X-RateLimit-Warning, X-RateLimit-Status",
+);
+
+/// Where what passes goes, unless the policy names another upstream for its path.
+#[derive(Clone, Debug)]
+pub enum Upstream {
+    Echo,
+    At(Destination),
+}
+
+/// How a connection was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    pub address: SocketAddr,
+    pub is_tls: bool,
+}
+
+/// One worker's proxy.
+#[derive(Debug)]
+pub struct Proxy {
+    gateway: Arc<Gateway>,
+    upstream: Route,
+    /// By URL, for the upstreams of the policy.
+    pools: Mutex<HashMap<String, Route>>,
+    tls: super::tls::Roots,
+    hold: Hold,
+    patience: Duration,
+}
+
+#[derive(Clone, Debug)]
+enum Route {
+    Echo,
+    To(Arc<Pool>),
+    /// The policy names something that cannot be one.
+    Wrong(String),
+}
+
+type Reply = Response<ReplyBody>;
+
+impl Proxy {
+    pub fn new(gateway: Arc<Gateway>, upstream: Upstream, tls: super::tls::Roots) -> Proxy {
+        let upstream = match upstream {
+            Upstream::Echo => Route::Echo,
+            Upstream::At(destination) => Route::To(Pool::new(destination)),
+        };
+        Proxy {
+            gateway,
+            upstream,
+            pools: Mutex::default(),
+            tls,
+            hold: Hold::default(),
+            patience: UPSTREAM_PATIENCE,
+        }
+    }
+
+    /// The same, with less patience with the upstream.
+    pub fn with_patience(self, patience: Duration) -> Proxy {
+        Proxy { patience, ..self }
+    }
+
+    /// Answers one request, whatever becomes of it.
+    pub async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Reply {
+        if let Some(why) = malformed(&request) {
+            return own(problem(StatusCode::BAD_REQUEST, why));
+        }
+        let moment = self.gateway.moment();
+        let usual = GatewaySettings::default();
+        let settings = match &moment.current {
+            Some(current) => &current.rules.policy().gateway,
+            None => &usual,
+        };
+        if let Some(reply) = self.health(&request, settings) {
+            return reply;
+        }
+        let Some(current) = &moment.current else {
+            return self.without_policy(request, peer, settings).await;
+        };
+        self.limited(request, peer, &moment, current, settings).await
+    }
+
+    /// `/health` and, beside it, `/ready`: never limited.
+    fn health(&self, request: &Request<Incoming>, settings: &GatewaySettings) -> Option<Reply> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return None;
+        }
+        let path = request.uri().path();
+        if path == settings.health_path {
+            return Some(Response::new(ReplyBody::own("ok\n")));
+        }
+        let folder = settings.health_path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        if path.strip_prefix(folder)? != "/ready" {
+            return None;
+        }
+        let ready = self.gateway.is_ready();
+        let mut reply =
+            Response::new(ReplyBody::own(if ready { "ready\n" } else { "not ready\n" }));
+        if !ready {
+            *reply.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        }
+        Some(reply)
+    }
+
+    /// Nobody is refused for want of a policy, and everybody is told.
+    async fn without_policy(
+        &self,
+        request: Request<Incoming>,
+        peer: Peer,
+        settings: &GatewaySettings,
+    ) -> Reply {
+        let identities = [];
+        let attempt = Attempt { identities: &identities, target: Target::default(), tier: None };
+        let demand = Demand { cost: Cost::ONE, idempotency: None, at: None };
+        let decided = self.gateway.decide(&self.gateway.moment(), &attempt, demand).await;
+        let hop = Hop { peer: peer.address.ip(), is_trusted: false, is_tls: peer.is_tls };
+        let mut reply = self.pass_on(request, hop, settings).await;
+        if let Ok((verdict, answer)) = decided {
+            let families = settings.response.headers;
+            tell_limits(reply.headers_mut(), &verdict, &answer, families, Micros::now());
+        }
+        reply
+    }
+
+    async fn limited(
+        &self,
+        request: Request<Incoming>,
+        peer: Peer,
+        moment: &Moment,
+        current: &Current,
+        settings: &GatewaySettings,
+    ) -> Reply {
+        let path = match normal_path(request.uri().path()) {
+            Ok(path) => path,
+            // `OPTIONS *` has no path; only rules for every endpoint are about it.
+            Err(_) if request.method() == Method::OPTIONS => "*".into(),
+            Err(error) => return own(problem(StatusCode::BAD_REQUEST, &error.to_string())),
+        };
+        let caller = match Caller::of(&current.rules, peer.address.ip(), request.headers()) {
+            Ok(caller) => caller,
+            Err(error) => return own(problem(StatusCode::BAD_REQUEST, &error.to_string())),
+        };
+        let hop = Hop {
+            peer: peer.address.ip().to_canonical(),
+            is_trusted: caller.peer_is_trusted,
+            is_tls: peer.is_tls,
+        };
+        if is_preflight(&request) && !settings.charge_preflight {
+            return self.pass_on(request, hop, settings).await;
+        }
+        let target = Target { path: Some(&path), method: Some(request.method().as_str()) };
+        let attempt =
+            Attempt { identities: &caller.identities, target, tier: caller.tier.as_deref() };
+        if settings.self_limits && request.method() == Method::GET && path == "/rate-limit" {
+            return own(own_limits(&self.gateway, moment, &attempt, settings).await);
+        }
+        let (verdict, answer) = match self.decide(moment, &attempt).await {
+            Ok(decided) => decided,
+            Err(error) => return own(problem(StatusCode::BAD_REQUEST, &error.to_string())),
+        };
+        let mut reply = if verdict.allowed {
+            drop(path);
+            self.pass_on(request, hop, settings).await
+        } else {
+            let (response, asked_with) = (&settings.response, request.headers());
+            own(refusal(&verdict, &answer, response, asked_with, Micros::now()))
+        };
+        let headers = reply.headers_mut();
+        if verdict.allowed {
+            tell_limits(headers, &verdict, &answer, settings.response.headers, Micros::now());
+        }
+        if settings.expose_headers {
+            headers.append(http::header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+        }
+        reply
+    }
+
+    /// Decides, and holds a request until it is its turn. Only a mistake of the caller is an error.
+    async fn decide(
+        &self,
+        moment: &Moment,
+        attempt: &Attempt<'_>,
+    ) -> Result<(Verdict, Answer), StoreError> {
+        let demand = Demand { cost: Cost::ONE, idempotency: None, at: None };
+        let (verdict, answer) = self.gateway.decide_and_hold(moment, attempt, demand).await?;
+        let delay = verdict.delay();
+        if delay > Micros::ZERO && !self.hold.wait(&self.gateway, &verdict.charges, delay).await {
+            // Dropped by `wait` with its charges given back: the room is full, not the bucket.
+            let refused = verdict.out_of_room();
+            let answer = Answer::of(&refused, None, Micros::now());
+            return Ok((refused, answer));
+        }
+        Ok((verdict, answer))
+    }
+
+    async fn pass_on(
+        &self,
+        request: Request<Incoming>,
+        hop: Hop,
+        settings: &GatewaySettings,
+    ) -> Reply {
+        let pool = match self.route(request.uri().path(), &settings.upstreams) {
+            Route::Echo => return echo::echo(request),
+            Route::To(pool) => pool,
+            Route::Wrong(why) => return own(problem(StatusCode::BAD_GATEWAY, &why)),
+        };
+        let began = Micros::now();
+        let reply = self.forward(request, hop, settings, &pool).await;
+        self.gateway.stats.upstream(Micros::now().saturating_sub(began));
+        reply.unwrap_or_else(|error| {
+            let status = match error {
+                UpstreamError::Silent(_) | UpstreamError::ConnectTimeout => {
+                    StatusCode::GATEWAY_TIMEOUT
+                }
+                UpstreamError::Connect(_) | UpstreamError::Broken(_) => StatusCode::BAD_GATEWAY,
+            };
+            own(problem(status, &format!("the upstream {error}")))
+        })
+    }
+
+    async fn forward(
+        &self,
+        mut request: Request<Incoming>,
+        hop: Hop,
+        settings: &GatewaySettings,
+        pool: &Arc<Pool>,
+    ) -> Result<Reply, UpstreamError> {
+        let upgrade = wanted_upgrade(request.headers())
+            .filter(|_| settings.websocket && request.version() == Version::HTTP_11);
+        let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
+        let (mut parts, body) = request.into_parts();
+        drop_hop_headers(&mut parts.headers);
+        tell_origin(&mut parts.headers, hop, &parts.uri);
+        parts.headers.insert(http::header::HOST, pool.destination.host().clone());
+        parts.uri = pool.destination.target(&parts.uri);
+        parts.version = Version::HTTP_11;
+        parts.extensions.clear();
+        if let Some(protocol) = upgrade {
+            parts.headers.insert(http::header::UPGRADE, protocol);
+            parts.headers.insert(http::header::CONNECTION, HeaderValue::from_static("upgrade"));
+        }
+        let progress = Progress::new();
+        let request = Request::from_parts(parts, Watched::new(body, progress.clone()));
+        let (mut response, lease) = pool.send(request, &progress, self.patience).await?;
+        if let (Some(client), StatusCode::SWITCHING_PROTOCOLS) = (client, response.status()) {
+            let upstream = hyper::upgrade::on(&mut response);
+            upgrade::tunnel(client, upstream);
+            return Ok(response.map(|_| ReplyBody::own("")));
+        }
+        let (mut parts, body) = response.into_parts();
+        drop_hop_headers(&mut parts.headers);
+        parts.version = Version::HTTP_11;
+        parts.extensions.clear();
+        Ok(Response::from_parts(parts, ReplyBody::upstream(body, lease, self.patience)))
+    }
+
+    /// The upstream of the policy with the longest prefix of `path`, else the one of the start.
+    fn route(&self, path: &str, upstreams: &[PolicyUpstream]) -> Route {
+        let is_below = |prefix: &str| {
+            let rest = path.strip_prefix(prefix.trim_end_matches('/'));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let found = upstreams
+            .iter()
+            .filter(|upstream| is_below(&upstream.prefix))
+            .max_by_key(|upstream| upstream.prefix.len());
+        let Some(named) = found else { return self.upstream.clone() };
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        if pools.len() >= MAX_POOLS && !pools.contains_key(&named.url) {
+            pools.clear();
+        }
+        let open = || match Destination::parse(&named.url, || self.tls.connector()) {
+            Ok(destination) => Route::To(Pool::new(destination)),
+            Err(why) => Route::Wrong(why),
+        };
+        pools.entry(named.url.clone()).or_insert_with(open).clone()
+    }
+}
+
+fn own(response: Response<bytes::Bytes>) -> Reply {
+    response.map(ReplyBody::own)
+}
+
+fn is_preflight<B: Body>(request: &Request<B>) -> bool {
+    let headers = request.headers();
+    request.method() == Method::OPTIONS
+        && headers.contains_key(ORIGIN)
+        && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}

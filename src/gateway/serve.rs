@@ -1,0 +1,126 @@
+//! A gateway at work: its proxy on several workers, until it is told to stop.
+//!
+//! Each worker is a thread with a runtime, connections and upstream pools of its own: a request
+//! never changes the core it is on.
+
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use std::{io, thread};
+
+use socket2::{Domain, Socket, Type};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+
+use super::Gateway;
+use super::listen::Door;
+use super::proxy::{Proxy, Upstream};
+use super::tls::Roots;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1_024;
+
+/// How the proxy serves.
+#[derive(Clone)]
+pub struct ServeOptions {
+    pub upstream: Upstream,
+    pub tls: Option<TlsAcceptor>,
+    pub roots: Roots,
+    pub workers: usize,
+    pub max_connections: usize,
+    /// How long connections may go on after the stop.
+    pub drain: Duration,
+    pub upstream_patience: Duration,
+}
+
+/// The running proxy; dropped, it is told to stop.
+#[derive(Debug)]
+pub struct Serving {
+    stop: watch::Sender<bool>,
+    workers: Vec<JoinHandle<io::Result<bool>>>,
+}
+
+/// Opens a door; port 0 takes a free one.
+pub fn bind(address: SocketAddr) -> io::Result<StdListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    // A restart must not wait for the old connections to be forgotten.
+    #[cfg(unix)]
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+impl Serving {
+    /// Starts the workers on one door; whoever is free accepts.
+    pub fn start(
+        gateway: &Arc<Gateway>,
+        listener: &StdListener,
+        options: &ServeOptions,
+    ) -> io::Result<Serving> {
+        let (stop, closing) = watch::channel(false);
+        let mut workers = Vec::new();
+        for number in 0..options.workers.max(1) {
+            let (gateway, options) = (gateway.clone(), options.clone());
+            let (listener, closing) = (listener.try_clone()?, closing.clone());
+            let name = format!("proxy-{number}");
+            let work = move || work(gateway, listener, &options, closing);
+            workers.push(thread::Builder::new().name(name).spawn(work)?);
+        }
+        Ok(Serving { stop, workers })
+    }
+
+    /// No further connections; those that are open finish what they began. False when some were
+    /// cut off.
+    pub async fn stop(mut self) -> bool {
+        self.stop.send_replace(true);
+        let workers = std::mem::take(&mut self.workers);
+        let ended = tokio::task::spawn_blocking(move || {
+            let each = |worker: JoinHandle<io::Result<bool>>| matches!(worker.join(), Ok(Ok(true)));
+            // All of them are waited for, whatever one says.
+            workers.into_iter().map(each).fold(true, |all, one| all & one)
+        });
+        ended.await.unwrap_or(false)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+    }
+}
+
+fn work(
+    gateway: Arc<Gateway>,
+    listener: StdListener,
+    options: &ServeOptions,
+    closing: watch::Receiver<bool>,
+) -> io::Result<bool> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let share = options.max_connections.div_ceil(options.workers.max(1));
+    runtime.block_on(async {
+        let listener = TcpListener::from_std(listener)?;
+        let proxy = Proxy::new(gateway, options.upstream.clone(), options.roots.clone())
+            .with_patience(options.upstream_patience);
+        let proxy = Arc::new(proxy);
+        let door = Door { tls: options.tls.clone(), ..Door::new(share, closing) };
+        let serve = move |request, peer| {
+            let proxy = proxy.clone();
+            async move { proxy.answer(request, peer).await }
+        };
+        door.clone().serve(listener, serve).await;
+        Ok(door.drained(share, options.drain).await)
+    })
+}
+
+impl std::fmt::Debug for ServeOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServeOptions")
+            .field("upstream", &self.upstream)
+            .field("workers", &self.workers)
+            .finish_non_exhaustive()
+    }
+}
