@@ -168,7 +168,6 @@ impl Gateway {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Whether requests should be sent here: not before there is a policy, nor at the end. A Redis that is away is
     /// Forgets the quota of an identity, of all rules or of one; says of how many limits. Also what
     /// this process counted by itself while the store was away.
     pub async fn reset(
@@ -180,8 +179,9 @@ impl Gateway {
         self.limiter.store.reset(identity, rule).await
     }
 
-    /// Whether requests should be sent here: not before there is a policy. A Redis that is away is
-    /// no reason, or an outage would empty the fleet; only where every rule is `closed` it is.
+    /// Whether requests should be sent here: not before there is a policy, nor at the end. A Redis
+    /// that is away is no reason, or an outage would empty the fleet; only where every rule is
+    /// `closed` it is.
     pub fn is_ready(&self) -> bool {
         if self.draining.load(Ordering::Relaxed) {
             return false;

@@ -21,7 +21,11 @@ pub struct Instead {
 
 impl Rules {
     /// Only these rules; they stand alone, so none of them insists on an identity.
-    pub fn of_domain(&self, names: &[String], instead: Option<Instead>) -> Result<Rules, LimitError> {
+    pub fn of_domain(
+        &self,
+        names: &[String],
+        instead: Option<Instead>,
+    ) -> Result<Rules, LimitError> {
         let policy = &self.policy;
         let chosen = |rule: &Rule| names.contains(&rule.name);
         let limits_of = |rule: &Rule| match instead {

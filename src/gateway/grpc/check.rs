@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use serde_json::json;
 use smallvec::SmallVec;
 use tonic::{Request, Response, Status};
 
@@ -17,6 +18,7 @@ use crate::engine::identity::{Dimension, Identity};
 use crate::engine::limit::{Cost, QuotaState};
 use crate::engine::limiter::{Asked, Demand, Reached, Verdict};
 use crate::engine::plan::Attempt;
+use crate::engine::registry::Intent;
 use crate::engine::rules::{Rules, Target, normal_path};
 use crate::engine::store::Idempotency;
 use crate::gateway::{Answer, Gateway, Outcome};
@@ -86,10 +88,9 @@ impl RateLimiter for Service {
         let identities = asked.identities(rules)?;
         let about = About::of(&request.endpoint, &request.method, &request.tier)?;
         let demand = Demand { cost: Cost::PEEK, idempotency: None, at: None };
-        let verdict = self
+        let (verdict, _) = self
             .gateway
-            .limiter
-            .check(&moment, &about.attempt(&identities), demand)
+            .peek(&moment, &about.attempt(&identities), demand)
             .await
             .map_err(|error| unanswered(&error))?;
         Ok(Response::new(quotas(verdict, Micros::now())))
@@ -99,12 +100,16 @@ impl RateLimiter for Service {
         &self,
         request: Request<ResetRequest>,
     ) -> Result<Response<ResetResponse>, Status> {
-        self.access.check(&request, Wanted::Write)?;
+        let by = self.access.check(&request, Wanted::Write)?;
         let request = request.into_inner();
         let identity = identity(&request.identifier, &request.dimension)?
             .ok_or_else(|| Status::invalid_argument("name whose quota to reset"))?;
         let rule = Some(request.rule.as_str()).filter(|rule| !rule.is_empty());
+        let intent = Intent::new(&by, &request.reason).map_err(invalid)?;
         let reset = self.gateway.reset(&identity, rule).await.map_err(|e| unanswered(&e))?;
+        let before = json!({ "limits": reset, "rule": rule });
+        let recorded = self.gateway.registry.record_reset(&identity, before, &intent).await;
+        recorded.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(Response::new(ResetResponse { limits_reset: reset as u64 }))
     }
 }
@@ -184,7 +189,8 @@ impl<'a> About<'a> {
     }
 
     fn attempt<'b>(&'b self, identities: &'b [Identity]) -> Attempt<'b> {
-        let target = Target { path: self.path.as_deref(), method: self.method.as_deref() };
+        let target =
+            Target { path: self.path.as_deref(), method: self.method.as_deref(), only: None };
         Attempt { identities, target, tier: self.tier }
     }
 }

@@ -49,7 +49,8 @@ impl Described {
     }
 
     pub(super) fn attempt(&self) -> Attempt<'_> {
-        let target = Target { path: self.path.as_deref(), method: self.method.as_deref() };
+        let target =
+            Target { path: self.path.as_deref(), method: self.method.as_deref(), only: None };
         Attempt { identities: &self.identities, target, tier: None }
     }
 }

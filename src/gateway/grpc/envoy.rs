@@ -110,18 +110,14 @@ impl Service {
         let mut decided = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
         let returned = decided.iter_mut().zip(parts).filter(|(d, _)| !d.0.charges.is_empty());
         let asked_again = returned.map(|(decided, part)| async move {
-            if let Ok(verdict) = self.look(part).await {
-                *decided = (verdict.clone(), Answer::of(&verdict, None, Micros::now()));
+            let demand = Demand { cost: Cost::PEEK, idempotency: None, at: None };
+            let attempt = part.described.attempt();
+            if let Ok(left) = self.gateway.peek(&part.moment, &attempt, demand).await {
+                *decided = left;
             }
         });
         join_all(asked_again).await;
         Ok(decided)
-    }
-
-    /// What is left, without taking any of it.
-    async fn look(&self, part: &Part) -> Result<Verdict, StoreError> {
-        let demand = Demand { cost: Cost::PEEK, idempotency: None, at: None };
-        self.gateway.limiter.check(&part.moment, &part.described.attempt(), demand).await
     }
 }
 

@@ -57,15 +57,17 @@ pub enum Wanted {
     Write,
 }
 
-type MayDo = dyn Fn(&MetadataMap, Option<SocketAddr>, Wanted) -> Result<(), Status> + Send + Sync;
+type MayDo =
+    dyn Fn(&MetadataMap, Option<SocketAddr>, Wanted) -> Result<Arc<str>, Status> + Send + Sync;
 
-/// Says who may do what, by the metadata of a request (`authorization`) and where it comes from.
+/// Says who may do what, by the metadata of a request (`authorization`) and where it comes from;
+/// and under which name the audit trail knows them.
 #[derive(Clone)]
 pub struct Access(Arc<MayDo>);
 
 impl Access {
     pub fn new(
-        may_do: impl Fn(&MetadataMap, Option<SocketAddr>, Wanted) -> Result<(), Status>
+        may_do: impl Fn(&MetadataMap, Option<SocketAddr>, Wanted) -> Result<Arc<str>, Status>
         + Send
         + Sync
         + 'static,
@@ -77,12 +79,12 @@ impl Access {
     /// anything.
     pub fn loopback_only() -> Access {
         Access::new(|_, peer, _| match peer {
-            Some(peer) if peer.ip().to_canonical().is_loopback() => Ok(()),
+            Some(peer) if peer.ip().to_canonical().is_loopback() => Ok("local".into()),
             _ => Err(Status::permission_denied("only callers on this machine are served")),
         })
     }
 
-    fn check<T>(&self, request: &Request<T>, wanted: Wanted) -> Result<(), Status> {
+    fn check<T>(&self, request: &Request<T>, wanted: Wanted) -> Result<Arc<str>, Status> {
         (self.0)(request.metadata(), request.remote_addr(), wanted)
     }
 }
