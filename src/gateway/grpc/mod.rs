@@ -27,7 +27,6 @@ use crate::engine::clock::Micros;
 use crate::engine::store::StoreError;
 
 /// What travels, as generated from `proto/`.
-#[allow(missing_debug_implementations, clippy::all)]
 pub mod messages {
     include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 }
