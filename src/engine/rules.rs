@@ -7,7 +7,6 @@
 
 mod domain;
 mod lists;
-mod path;
 
 use std::sync::Arc;
 
@@ -15,12 +14,12 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
 use super::identity::{Dimension, Identity, Pattern};
+pub use super::path::{PathError, normal_path};
 use super::patterns::Patterns;
 use super::policy::{Endpoint, LimitSpec, Policy, Rule, RuleLimits};
 use super::store::RuleLimit;
 pub use domain::Instead;
 use lists::Lists;
-pub use path::{PathError, normal_path};
 
 /// Only what the policy says is put in, so that nobody outside can choose keys that collide.
 type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
