@@ -65,7 +65,7 @@ fn lookup_ns(rules: &Rules, count: usize, seed: u64) -> f64 {
     let start = Instant::now();
     for _ in 0..10 {
         for (identities, path) in &requests {
-            let target = Target { path: Some(path), method: Some("POST") };
+            let target = Target { path: Some(path), method: Some("POST"), only: None };
             let applying = rules.applying(&identities[0], identities, Some("free"), target);
             for applied in &applying.enforced {
                 black_box(applied.limits(Some("free")));

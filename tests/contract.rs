@@ -448,3 +448,66 @@ async fn a_limit_of_zero_blocks_and_forgets_nothing() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_reset_forgets_one_rule_or_all_of_an_identity_and_nothing_else() {
+    for rig in Rig::both().await {
+        let name = rig.name;
+        for algorithm in Algorithm::ALL {
+            let [ours, longer, other] =
+                ["a", "ab", "b"].map(|rule| named(rule, algorithm, "100/1m"));
+            // More than one chunk of a sliding log.
+            for n in 0..70 {
+                rig.charge(&ours, 1, MIDNIGHT + n).await;
+            }
+            rig.charge(&longer, 2, MIDNIGHT).await;
+            rig.charge(&other, 3, MIDNIGHT).await;
+            let left = async |limits| rig.left(limits, MIDNIGHT + 70).await.0;
+            let reset =
+                async |identity: &str, rule| rig.store.reset(&id(identity), rule).await.unwrap();
+            assert_eq!(reset("user:2", None).await, 0);
+            assert_eq!(reset("user:1", Some("c")).await, 0);
+            assert_eq!(left(&ours).await, 30);
+            assert_eq!(reset("user:1", Some("a")).await, 1, "{name} {algorithm}");
+            let all = [left(&ours).await, left(&longer).await, left(&other).await];
+            assert_eq!(all, [100, 98, 97], "{name} {algorithm}");
+            // It works on from there.
+            rig.charge(&ours, 1, MIDNIGHT + 70).await;
+            assert_eq!(left(&ours).await, 99, "{name} {algorithm}");
+            assert_eq!(reset("user:1", None).await, 3, "{name} {algorithm}");
+            let all = [left(&ours).await, left(&longer).await, left(&other).await];
+            assert_eq!(all, [100; 3], "{name} {algorithm}");
+            assert_eq!(rig.dump(), [], "nothing is left behind");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reset_counts_every_limit_of_a_rule() {
+    for rig in Rig::both().await {
+        let limits = several(&[(Algorithm::Gcra, "10/1m"), (Algorithm::SlidingLog, "100/1h")]);
+        rig.charge(&limits, 4, MIDNIGHT).await;
+        assert_eq!(rig.store.reset(&id("user:1"), Some("r")).await, Ok(2), "{}", rig.name);
+        assert_eq!(rig.store.reset(&id("user:1"), Some("r")).await, Ok(0), "{}", rig.name);
+        assert_eq!(rig.dump(), []);
+    }
+}
+
+#[tokio::test]
+async fn a_reset_keeps_what_operators_decided_and_when_the_rest_expires() {
+    let rig = Rig::redis().await;
+    let server = rig.server.as_ref().unwrap();
+    let mut redis = server.connection();
+    let (kept, reset) =
+        (named("a", Algorithm::Gcra, "10/1h"), named("b", Algorithm::Gcra, "10/1h"));
+    rig.charge(&kept, 1, MIDNIGHT).await;
+    rig.charge(&reset, 1, MIDNIGHT).await;
+    redis::cmd("SET").arg("rl1:{user:1}:s").arg("decided").exec(&mut redis).unwrap();
+    let before: i64 = redis::cmd("PEXPIRETIME").arg("rl1:{user:1}").query(&mut redis).unwrap();
+    rig.store.reset(&id("user:1"), Some("b")).await.unwrap();
+    let after: i64 = redis::cmd("PEXPIRETIME").arg("rl1:{user:1}").query(&mut redis).unwrap();
+    assert_eq!(after, before);
+    rig.store.reset(&id("user:1"), None).await.unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut redis).unwrap();
+    assert_eq!(keys, ["rl1:{user:1}:s"]);
+}

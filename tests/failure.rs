@@ -56,8 +56,11 @@ fn limiter(store: RedisStore, gateways: usize) -> Limiter {
 
 async fn ask(limiter: &Limiter, identities: &[&str], path: Option<&str>) -> Verdict {
     let identities: Vec<Identity> = identities.iter().map(|text| id(text)).collect();
-    let attempt =
-        Attempt { identities: &identities, target: Target { path, method: None }, tier: None };
+    let attempt = Attempt {
+        identities: &identities,
+        target: Target { path, ..Target::default() },
+        tier: None,
+    };
     let demand = Demand { cost: cost(1), idempotency: None, at: None };
     let standings = vec![Standing::default(); identities.len()];
     limiter.check(&attempt, &standings, demand).await.expect("a verdict, whatever the store does")

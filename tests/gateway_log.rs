@@ -152,7 +152,7 @@ async fn a_gateway_writes_its_refusals_and_events() {
     let policy = "[[rule]]\nname = \"r\"\ndimension = \"user\"\nlimits = [\"1/1h\"]\n";
     let gateway = in_memory(policy).await;
     gateway.stats.log_to(log(&path, Format::Json));
-    let target = Target { path: Some("/orders"), method: Some("GET") };
+    let target = Target { path: Some("/orders"), method: Some("GET"), only: None };
     for _ in 0..3 {
         ask_for(&gateway, &[id("user:1")], target).await;
     }

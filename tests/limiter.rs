@@ -100,7 +100,7 @@ impl World {
         c: u64,
     ) -> Verdict {
         let identities: Vec<Identity> = identities.iter().map(|text| id(text)).collect();
-        let target = Target { path, method: None };
+        let target = Target { path, ..Target::default() };
         let attempt = Attempt { identities: &identities, target, tier: None };
         let demand = Demand { cost: cost(c), idempotency: None, at: Some(Micros(TODAY)) };
         self.limiter.check(&attempt, standings, demand).await.expect("the store answers")

@@ -10,6 +10,7 @@ mod docs;
 mod failure;
 mod faults;
 mod gateway_faults;
+mod gateway_grpc;
 mod gateway_log;
 mod gateway_metrics;
 mod gateway_proxy;

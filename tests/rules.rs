@@ -36,7 +36,8 @@ fn applying_to(rules: &Rules, who: &[&str], request: &str, tier: Option<&str>) -
     let all: Vec<Identity> = who.iter().map(|text| identity(text)).collect();
     let (method, path) = request.split_once(' ').unzip();
     let path = path.map(|path| normal_path(path).expect(path));
-    let found = rules.applying(&all[0], &all, tier, Target { path: path.as_deref(), method });
+    let found =
+        rules.applying(&all[0], &all, tier, Target { path: path.as_deref(), method, only: None });
     let enforced: Vec<&str> = found.enforced.iter().map(|a| a.rule.name.as_str()).collect();
     let shadow: Vec<&str> = found.shadow.iter().map(|a| a.rule.name.as_str()).collect();
     let bar = if shadow.is_empty() { "" } else { "|" };
@@ -236,7 +237,7 @@ fn limits_are_the_rules_own_or_those_of_the_tier() {
 #[test]
 fn only_enforced_rules_can_require_an_identity_and_only_where_they_apply() {
     let missing = |rules: &[(&str, &str)], path: &str, method: &str| {
-        let target = Target { path: Some(path), method: Some(method) };
+        let target = Target { path: Some(path), method: Some(method), only: None };
         let rules = user_rules(rules);
         rules.missing(&[identity("ip:192.0.2.1")], None, target).map(|rule| rule.name.clone())
     };

@@ -36,7 +36,7 @@ impl TargetArgs {
 
 impl Place {
     pub(super) fn target(&self) -> Target<'_> {
-        Target { path: self.path.as_deref(), method: self.method.as_deref() }
+        Target { path: self.path.as_deref(), method: self.method.as_deref(), only: None }
     }
 
     /// Rules that this endpoint has for some methods, where no method was said.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::identity::Identity;
 use super::limit::{Limit, Quota};
 use super::policy::{OnStoreError, Rule};
 use super::store::{MemoryStore, RuleLimit, StoreError};
@@ -45,6 +46,11 @@ impl Local {
 
     pub fn gateways(&self) -> u32 {
         self.gateways.load(Ordering::Relaxed)
+    }
+
+    /// Forgets what it has counted of an identity, under all rules or one.
+    pub fn reset(&self, identity: &Identity, rule: Option<&str>) {
+        self.store.reset(identity, rule);
     }
 
     /// What decides here, to be looked at.

@@ -101,6 +101,11 @@ pub enum OnStoreError {
 }
 
 impl OnStoreError {
+    pub fn named(name: &str) -> Option<OnStoreError> {
+        let all = [OnStoreError::Open, OnStoreError::Local, OnStoreError::Closed];
+        all.into_iter().find(|mode| mode.name() == name)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             OnStoreError::Open => "open",

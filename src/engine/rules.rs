@@ -5,17 +5,21 @@
 //! list of tiers over none, then the order of the file. Rules marked `also` and shadow rules do not
 //! compete: all of them that match apply.
 
+mod domain;
+mod lists;
+
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
-use super::clock::Micros;
 use super::identity::{Dimension, Identity, Pattern};
 pub use super::path::{PathError, normal_path};
 use super::patterns::Patterns;
-use super::policy::{Endpoint, LimitSpec, Listed, Policy, Rule, RuleLimits};
+use super::policy::{Endpoint, LimitSpec, Policy, Rule, RuleLimits};
 use super::store::RuleLimit;
+pub use domain::Instead;
+use lists::Lists;
 
 /// Only what the policy says is put in, so that nobody outside can choose keys that collide.
 type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
@@ -27,6 +31,14 @@ pub struct Target<'a> {
     pub path: Option<&'a str>,
     /// Upper case.
     pub method: Option<&'a str>,
+    /// Names of the rules that are asked; none: all there are.
+    pub only: Option<&'a [String]>,
+}
+
+impl Target<'_> {
+    fn asks(&self, rule: &Rule) -> bool {
+        self.only.is_none_or(|only| only.contains(&rule.name))
+    }
 }
 
 /// A policy with its index.
@@ -37,9 +49,7 @@ pub struct Rules {
     limits: Vec<LimitsOfRule>,
     /// Rules that refuse requests without an identity of their dimension.
     insisting: Vec<usize>,
-    /// The entries of the policy's lists.
-    block: Patterns<usize>,
-    exempt: Patterns<usize>,
+    lists: Arc<Lists>,
 }
 
 /// The limits of one rule under the names of their buckets.
@@ -114,8 +124,26 @@ impl<'a> Applied<'a> {
 
 impl Rules {
     pub fn new(policy: Arc<Policy>) -> Rules {
+        let limits = policy.rules.iter().map(|rule| LimitsOfRule::of(rule, &policy)).collect();
+        let lists = Arc::new(Lists::of(&policy));
+        let mut rules = Rules::of(policy, lists, |_| true, limits);
+        let insists = |rule: &Rule| rule.enabled && rule.reject_missing && !rule.shadow;
+        let all = &rules.policy.rules;
+        rules.insisting = (0..all.len()).filter(|n| insists(&all[*n])).collect();
+        rules
+    }
+
+    /// The index of the rules that are `chosen`, none of which insists on anything yet; `limits` are
+    /// those of all rules.
+    fn of(
+        policy: Arc<Policy>,
+        lists: Arc<Lists>,
+        chosen: impl Fn(&Rule) -> bool,
+        limits: Vec<LimitsOfRule>,
+    ) -> Rules {
         let mut dimensions: HashMap<Dimension, Index> = HashMap::default();
-        for (number, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.enabled) {
+        let all = policy.rules.iter().enumerate();
+        for (number, rule) in all.filter(|(_, rule)| rule.enabled && chosen(rule)) {
             let index = dimensions.entry(rule.dimension.clone()).or_default();
             let finder = match rule {
                 Rule { shadow: true, .. } => &mut index.shadow,
@@ -124,12 +152,8 @@ impl Rules {
             };
             finder.add(number, rule);
         }
-        let limits = policy.rules.iter().map(|rule| LimitsOfRule::of(rule, &policy)).collect();
-        let insists = |rule: &Rule| rule.enabled && rule.reject_missing && !rule.shadow;
-        let insisting = (0..policy.rules.len()).filter(|n| insists(&policy.rules[*n])).collect();
-        let (block, exempt) = (entries_of(&policy.block), entries_of(&policy.exempt));
         let dimensions = dimensions.into_iter().collect();
-        Rules { policy, dimensions, limits, insisting, block, exempt }
+        Rules { policy, dimensions, limits, insisting: Vec::new(), lists }
     }
 
     pub fn policy(&self) -> &Arc<Policy> {
@@ -149,15 +173,6 @@ impl Rules {
         })
     }
 
-    /// The first entry of the policy that blocks `identity` now.
-    pub fn block_of(&self, identity: &Identity, now: Micros) -> Option<&Listed> {
-        first_on(&self.policy.block, &self.block.of(identity), now)
-    }
-
-    pub fn exemption_of(&self, identity: &Identity, now: Micros) -> Option<&Listed> {
-        first_on(&self.policy.exempt, &self.exempt.of(identity), now)
-    }
-
     /// The rules for `identity`, one of the identities of a request.
     pub fn applying(
         &self,
@@ -171,7 +186,8 @@ impl Rules {
             return applying;
         };
         let fits = |candidate: &Candidate| {
-            self.policy.rules[candidate.rule].admits(identity, all, tier, target.method)
+            let rule = &self.policy.rules[candidate.rule];
+            target.asks(rule) && rule.admits(identity, all, tier, target.method)
         };
         let applied = |Candidate { rule: number, .. }: &Candidate| Applied {
             rule: &self.policy.rules[*number],
@@ -214,22 +230,12 @@ impl Rules {
     ) -> Option<&Rule> {
         self.insisting.iter().map(|number| &self.policy.rules[*number]).find(|rule| {
             let absent = !all.iter().any(|identity| rule.dimension.holds(identity));
-            absent && rule.endpoint.matches(target.path) && rule.is_for(all, tier, target.method)
+            absent
+                && target.asks(rule)
+                && rule.endpoint.matches(target.path)
+                && rule.is_for(all, tier, target.method)
         })
     }
-}
-
-fn entries_of(list: &[Listed]) -> Patterns<usize> {
-    let mut patterns = Patterns::default();
-    for (number, entry) in list.iter().enumerate() {
-        entry.matches.iter().for_each(|pattern| patterns.add(pattern, number));
-    }
-    patterns
-}
-
-fn first_on<'a>(list: &'a [Listed], matching: &[usize], now: Micros) -> Option<&'a Listed> {
-    let mut entries = matching.iter().map(|number| &list[*number]);
-    entries.find(|entry| entry.until.is_none_or(|until| until > now))
 }
 
 impl LimitsOfRule {

@@ -5,6 +5,7 @@
 pub mod answer;
 pub mod counters;
 pub mod events;
+pub mod grpc;
 pub mod headers;
 pub mod history;
 pub mod identity;
@@ -17,6 +18,7 @@ mod own_limits;
 pub mod proxy;
 pub mod refusal;
 pub mod serve;
+pub mod shed;
 mod snapshot;
 pub mod stats;
 pub mod tls;
@@ -30,6 +32,7 @@ use futures_util::future::join_all;
 
 use crate::engine::clock::Micros;
 use crate::engine::failure::Local;
+use crate::engine::identity::Identity;
 use crate::engine::limit::{Cost, QuotaState};
 use crate::engine::limiter::{Demand, Reached, Verdict};
 use crate::engine::live::{LiveLimiter, Moment};
@@ -40,6 +43,7 @@ use crate::engine::registry::Registry;
 use crate::engine::store::{Settlement, StoreError};
 pub use answer::{Answer, Outcome};
 pub use open::{Backing, PolicySource};
+pub use shed::Shed;
 pub use stats::Stats;
 
 /// Quotas in warning or throttled that are remembered, for hysteresis: about 100 bytes each.
@@ -53,6 +57,9 @@ pub struct Gateway {
     /// Decides while the store is away.
     pub local: Arc<Local>,
     pub stats: Stats,
+    /// How much is taken on for others.
+    pub shed: Shed,
+    pub grpc: grpc::Counts,
     pub about: About,
     watch: Mutex<QuotaWatch>,
     /// Nothing new is to be sent here.
@@ -82,6 +89,8 @@ impl Gateway {
             registry,
             local,
             stats: Stats::new(about.started),
+            shed: Shed::default(),
+            grpc: grpc::Counts::default(),
             about,
             watch: Mutex::new(QuotaWatch::new(WATCHED_QUOTAS)),
             draining: AtomicBool::new(false),
@@ -167,8 +176,20 @@ impl Gateway {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Whether requests should be sent here: not before there is a policy, nor at the end. A Redis that is away is
-    /// no reason, or an outage would empty the fleet; only where every rule is `closed` it is.
+    /// Forgets the quota of an identity, of all rules or of one; says of how many limits. Also what
+    /// this process counted by itself while the store was away.
+    pub async fn reset(
+        &self,
+        identity: &Identity,
+        rule: Option<&str>,
+    ) -> Result<usize, StoreError> {
+        self.local.reset(identity, rule);
+        self.limiter.store.reset(identity, rule).await
+    }
+
+    /// Whether requests should be sent here: not before there is a policy, nor at the end. A Redis
+    /// that is away is no reason, or an outage would empty the fleet; only where every rule is
+    /// `closed` it is.
     pub fn is_ready(&self) -> bool {
         if self.draining.load(Ordering::Relaxed) {
             return false;

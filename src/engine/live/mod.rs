@@ -65,6 +65,14 @@ pub struct Current {
     pub loaded: Arc<Loaded>,
 }
 
+/// The policy as somebody wrote it.
+#[derive(Clone, Debug)]
+pub struct Written {
+    pub policy: Arc<Policy>,
+    pub text: Arc<str>,
+    pub loaded: Arc<Loaded>,
+}
+
 /// A text that did not become the policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the policy was refused, and what was in force stays: {why}")]
@@ -113,7 +121,7 @@ pub struct LivePolicy {
 #[derive(Debug, Default)]
 struct Feed {
     /// As it was written, before anything is switched off.
-    written: Option<(Arc<Policy>, Arc<Loaded>)>,
+    written: Option<Written>,
     switches: Arc<Switches>,
     accepted: u64,
     refused: Option<Arc<Refused>>,
@@ -127,10 +135,15 @@ impl LivePolicy {
         self.current.load_full()
     }
 
+    /// What is in force, before anything is switched off by hand.
+    pub fn written(&self) -> Option<Written> {
+        self.feed().written.clone()
+    }
+
     pub fn status(&self) -> Status {
         let feed = self.feed();
         Status {
-            loaded: feed.written.as_ref().map(|(_, loaded)| loaded.clone()),
+            loaded: feed.written.as_ref().map(|written| written.loaded.clone()),
             refused: feed.refused.clone(),
             refusals: feed.refusals,
             trouble: feed.trouble.clone(),
@@ -196,8 +209,9 @@ impl LivePolicy {
     }
 
     fn put_in_force(&self, feed: &Feed) {
-        let Some((policy, loaded)) = &feed.written else { return };
-        let policy = if feed.switches.disabled.is_empty() {
+        let Some(Written { policy, loaded, .. }) = &feed.written else { return };
+        let Switches { disabled, on_store_error, .. } = &*feed.switches;
+        let policy = if disabled.is_empty() && on_store_error.is_empty() {
             policy.clone()
         } else {
             Arc::new(switched(Policy::clone(policy), &feed.switches))
@@ -217,7 +231,7 @@ impl Feed {
         let digest = Sha256::digest(text.as_bytes());
         let hash: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         let in_force = |loaded: &Loaded| loaded.hash == hash && loaded.source == *source;
-        if self.written.as_ref().is_some_and(|(_, loaded)| in_force(loaded)) {
+        if self.written.as_ref().is_some_and(|written| in_force(&written.loaded)) {
             // Whoever broke the file has taken that back.
             self.refused = None;
             return Ok(Accepted::Unchanged);
@@ -237,7 +251,8 @@ impl Feed {
                 let source = source.clone();
                 let loaded = Loaded { source, version, hash, at: now, warnings: warnings.len() };
                 let loaded = Arc::new(loaded);
-                self.written = Some((Arc::new(policy), loaded.clone()));
+                let (policy, text) = (Arc::new(policy), text.into());
+                self.written = Some(Written { policy, text, loaded: loaded.clone() });
                 Ok(Accepted::New(loaded))
             }
             Err(why) => {
@@ -261,9 +276,11 @@ impl Feed {
         refused
     }
 
-    /// Whether other rules are off now. Observe-only is not a matter of rules.
+    /// Whether rules are others now: off, or with another mode. Observe-only is not a matter of
+    /// rules.
     fn set_switches(&mut self, switches: &Arc<Switches>) -> bool {
-        let same = self.switches.disabled.keys().eq(switches.disabled.keys());
+        let same = self.switches.disabled.keys().eq(switches.disabled.keys())
+            && self.switches.on_store_error == switches.on_store_error;
         self.switches = switches.clone();
         !same
     }

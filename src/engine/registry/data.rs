@@ -188,6 +188,8 @@ pub struct Switches {
     pub disabled: BTreeMap<String, Terms>,
     /// Nothing is enforced while this is there.
     pub observe: Option<Terms>,
+    /// By rule, what becomes of requests without the store: in place of what the policy says.
+    pub on_store_error: BTreeMap<String, Grant<String>>,
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }

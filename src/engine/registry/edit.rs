@@ -11,6 +11,7 @@ use super::data::{
 use super::{Intent, RegistryError};
 use crate::engine::clock::Micros;
 use crate::engine::identity::{Identity, Pattern};
+use crate::engine::policy::OnStoreError;
 
 pub const MAX_NAME_BYTES: usize = 200;
 /// Of one identity. Each request of it looks through them.
@@ -47,9 +48,18 @@ pub enum ListChange {
 /// A change to the switches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Switch {
-    Enable { rule: String },
-    Disable { rule: String },
+    Enable {
+        rule: String,
+    },
+    Disable {
+        rule: String,
+    },
     Observe(bool),
+    /// None: as the policy says.
+    OnStoreError {
+        rule: String,
+        mode: Option<OnStoreError>,
+    },
 }
 
 /// Something that turns one version of a document into the next.
@@ -238,12 +248,15 @@ impl Edit for Switch {
             Switch::Disable { .. } => "rules disable",
             Switch::Observe(true) => "rules observe on",
             Switch::Observe(false) => "rules observe off",
+            Switch::OnStoreError { .. } => "rules mode",
         }
     }
 
     fn subject(&self) -> String {
         match self {
-            Switch::Enable { rule } | Switch::Disable { rule } => rule.clone(),
+            Switch::Enable { rule }
+            | Switch::Disable { rule }
+            | Switch::OnStoreError { rule, .. } => rule.clone(),
             Switch::Observe(_) => EVERY_RULE.into(),
         }
     }
@@ -258,6 +271,7 @@ impl Edit for Switch {
                 value(&switches.disabled.get(rule))
             }
             Switch::Observe(_) => value(&switches.observe),
+            Switch::OnStoreError { rule, .. } => value(&switches.on_store_error.get(rule)),
         }
     }
 
@@ -272,6 +286,15 @@ impl Edit for Switch {
                 check_count("disabled rules", switches.disabled.len(), MAX_PATTERNS)?;
             }
             Switch::Observe(on) => switches.observe = on.then_some(stamp),
+            Switch::OnStoreError { rule, mode: None } => {
+                switches.on_store_error.remove(rule);
+            }
+            Switch::OnStoreError { rule, mode: Some(mode) } => {
+                check_name("a rule", rule)?;
+                let grant = Grant { value: mode.name().into(), terms: stamp };
+                switches.on_store_error.insert(rule.clone(), grant);
+                check_count("rules with a mode", switches.on_store_error.len(), MAX_PATTERNS)?;
+            }
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use super::data::{Event, EventId, Lists, Published, Subject, Switches, Version};
 use super::edit::{Change, Edit, ListChange, OfSubject, Switch, edited};
 use super::{
     DEFAULT_MAX_EVENTS, Draft, Intent, KEPT_VERSIONS, MAX_NEWS, Member, NewVersion, News, Outcome,
-    RegistryError,
+    RegistryError, Secret,
 };
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
@@ -29,6 +29,7 @@ struct State {
     versions: VecDeque<Published>,
     events: VecDeque<(EventId, Event)>,
     members: Vec<Member>,
+    secret: Option<Secret>,
 }
 
 impl Default for MemoryRegistry {
@@ -59,6 +60,10 @@ impl MemoryRegistry {
         self.state().members.clone()
     }
 
+    pub(super) fn secret(&self) -> Secret {
+        self.state().secret.get_or_insert_with(Secret::random).clone()
+    }
+
     pub(super) fn subject(&self, identity: &Identity) -> Subject {
         self.state().subjects.get(identity).cloned().unwrap_or_default()
     }
@@ -85,6 +90,10 @@ impl MemoryRegistry {
             }
             state.sweep(now);
         })
+    }
+
+    pub(super) fn record(&self, event: &Event) -> Result<EventId, RegistryError> {
+        Ok(self.state().record(event, self.max_events))
     }
 
     pub(super) fn lists(&self) -> Lists {

@@ -221,6 +221,24 @@ pub enum News {
     Gap,
 }
 
+/// Known to the gateways of one store, and to nobody who asks them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub [u8; 32]);
+
+impl Secret {
+    pub(crate) fn random() -> Secret {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).expect("the system gives random bytes");
+        Secret(bytes)
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
 /// Where it is kept. Closed, like [`super::store::Store`].
 #[derive(Debug)]
 pub enum Registry {
@@ -264,6 +282,28 @@ impl Registry {
         intent: &Intent,
     ) -> Result<Outcome, RegistryError> {
         ask!(self, store => store.change(identity, change, intent), store.change(identity, change, intent))
+    }
+
+    /// Puts into the trail that somebody took something from an identity which is not kept here.
+    pub async fn record_reset(
+        &self,
+        identity: &Identity,
+        before: serde_json::Value,
+        intent: &Intent,
+    ) -> Result<Event, RegistryError> {
+        let event = Event {
+            id: None,
+            at: self.now().await?,
+            by: intent.by.clone(),
+            action: "reset".into(),
+            kind: Kind::Identity,
+            subject: identity.to_string(),
+            before,
+            after: serde_json::Value::Null,
+            reason: intent.reason.clone(),
+        };
+        let id = ask!(self, store => store.record(&event), store.record(identity, &event))?;
+        Ok(Event { id: Some(id), ..event })
     }
 
     pub async fn lists(&self) -> Result<Lists, RegistryError> {
@@ -351,6 +391,11 @@ impl Registry {
     /// Who is there.
     pub async fn members(&self) -> Result<Vec<Member>, RegistryError> {
         ask!(self, store => Ok(store.members()), store.members())
+    }
+
+    /// What all gateways of this store sign with; made by whoever asks first.
+    pub async fn secret(&self) -> Result<Secret, RegistryError> {
+        ask!(self, store => Ok(store.secret()), store.secret())
     }
 
     /// From now on no call outlives this; memory always answers at once.

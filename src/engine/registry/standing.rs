@@ -5,7 +5,7 @@ use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Limit};
 use crate::engine::plan::{Entry, Override, Standing};
-use crate::engine::policy::{Policy, RuleLimits};
+use crate::engine::policy::{OnStoreError, Policy, RuleLimits};
 
 /// The standing of `identity` under `policy`: its own record before the lists of patterns.
 pub fn standing(
@@ -61,10 +61,15 @@ fn algorithm_of(policy: &Policy, rule: &str, tier: Option<&str>) -> Algorithm {
     first.map_or(policy.defaults.algorithm, |spec| spec.limit.algorithm())
 }
 
-/// The policy without the rules that are switched off.
+/// The policy without the rules that are switched off, and with the modes that are set by hand.
 pub fn switched(mut policy: Policy, switches: &Switches) -> Policy {
     for rule in &mut policy.rules {
         rule.enabled &= !switches.disabled.contains_key(&rule.name);
+        let set = switches.on_store_error.get(&rule.name);
+        // One of a later version is passed over.
+        if let Some(mode) = set.and_then(|set| OnStoreError::named(&set.value)) {
+            rule.on_store_error = mode;
+        }
     }
     policy
 }

@@ -44,10 +44,12 @@ pub enum Part {
     Subjects,
     /// The processes that enforce, and when each was last heard of.
     Gateways,
+    /// What the ids of charges are signed with.
+    Secret,
 }
 
 impl Part {
-    pub const ALL: [Part; 7] = [
+    pub const ALL: [Part; 8] = [
         Part::Current,
         Part::History,
         Part::Lists,
@@ -55,6 +57,7 @@ impl Part {
         Part::Events,
         Part::Subjects,
         Part::Gateways,
+        Part::Secret,
     ];
 
     fn name(self) -> &'static str {
@@ -66,6 +69,7 @@ impl Part {
             Part::Events => "events",
             Part::Subjects => "subjects",
             Part::Gateways => "gateways",
+            Part::Secret => "secret",
         }
     }
 }

@@ -22,6 +22,7 @@ use super::ledger::Ledger;
 use super::{Answer, Check, Idempotency, RuleLimit, StoreError};
 use crate::engine::algo::{self, State};
 use crate::engine::clock::Micros;
+use crate::engine::identity::Identity;
 use crate::engine::limit::{Cost, Decision};
 
 pub const DEFAULT_MAX_IDENTITIES: usize = 1_000_000;
@@ -233,6 +234,23 @@ impl MemoryStore {
         true
     }
 
+    /// Forgets the quota of an identity, of all rules or of one; says of how many limits.
+    pub fn reset(&self, identity: &Identity, rule: Option<&str>) -> usize {
+        let hash = self.hasher.hash_one(identity.as_str());
+        let mut table = self.lock_shard(hash);
+        let found = table.entries.find_entry(hash, |entry| entry.identity == identity.as_str());
+        let Ok(mut entry) = found else { return 0 };
+        let quotas = &mut entry.get_mut().quotas;
+        let had = quotas.all().len();
+        quotas.forget(rule);
+        let left = quotas.all().len();
+        if left == 0 {
+            entry.remove();
+            self.identities.fetch_sub(1, Ordering::Relaxed);
+        }
+        had - left
+    }
+
     /// Counts one more identity in, if there is room or can be made.
     fn admit(&self, table: &mut Table, now: Micros) -> bool {
         let Some(max) = self.max_identities else {
@@ -418,6 +436,15 @@ impl Quotas {
                 let added = quotas.len() - 1;
                 &mut quotas[found.unwrap_or(added)]
             }
+        }
+    }
+
+    fn forget(&mut self, rule: Option<&str>) {
+        let stays = |quota: &Quota| rule.is_some_and(|rule| quota.limit.rule() != rule);
+        match self {
+            Quotas::One(quota) if stays(quota) => {}
+            Quotas::One(_) => *self = Quotas::none(),
+            Quotas::Many(quotas) => quotas.retain(stays),
         }
     }
 

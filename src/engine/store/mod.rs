@@ -259,4 +259,18 @@ impl Store {
             Store::Redis(store) => store.settle(charge, to, at).await,
         }
     }
+
+    /// Forgets the quota of an identity, of all rules or of one, as if it had never been charged;
+    /// says of how many limits. A charge from before can still be given back, to whatever was
+    /// charged since.
+    pub async fn reset(
+        &self,
+        identity: &Identity,
+        rule: Option<&str>,
+    ) -> Result<usize, StoreError> {
+        match self {
+            Store::Memory(store) => Ok(store.reset(identity, rule)),
+            Store::Redis(store) => store.reset(identity, rule).await,
+        }
+    }
 }

@@ -120,6 +120,21 @@ impl RedisStore {
         }
     }
 
+    /// Forgets the quota of an identity, of all rules or of one; says of how many limits. What
+    /// operators decided about it stays, and so do answers to idempotency keys.
+    pub async fn reset(
+        &self,
+        identity: &Identity,
+        rule: Option<&str>,
+    ) -> Result<usize, StoreError> {
+        let keys = smallvec![self.prefix.quota(identity), self.prefix.log(identity)];
+        let args = rule.into_iter().map(|rule| rule.as_bytes().to_vec()).collect();
+        match self.link.call(Call { script: Script::reset(), keys, args }).await? {
+            Value::Int(forgotten) => Ok(usize::try_from(forgotten).unwrap_or_default()),
+            other => Err(self.not_ours(&other)),
+        }
+    }
+
     /// Removes the quota of these identities, without blocking the server.
     pub async fn remove(
         &self,

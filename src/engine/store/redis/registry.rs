@@ -22,8 +22,8 @@ use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::registry::{
     Change, DEFAULT_MAX_EVENTS, Draft, Edit, Event, EventId, Intent, KEPT_VERSIONS, ListChange,
-    Lists, MAX_NEWS, Member, NewVersion, News, OfSubject, Outcome, RegistryError, Subject, Switch,
-    Switches, Version, edited, fleet,
+    Lists, MAX_NEWS, Member, NewVersion, News, OfSubject, Outcome, RegistryError, Secret, Subject,
+    Switch, Switches, Version, edited, fleet,
 };
 use crate::engine::store::StoreError;
 use crate::engine::store::keys::{Part, Prefix};
@@ -174,7 +174,11 @@ impl RedisRegistry {
         Err(RegistryError::Contended(identity.to_string()))
     }
 
-    async fn record(&self, identity: &Identity, event: &Event) -> Result<EventId, RegistryError> {
+    pub(crate) async fn record(
+        &self,
+        identity: &Identity,
+        event: &Event,
+    ) -> Result<EventId, RegistryError> {
         let keys = smallvec![self.prefix.policy(Part::Events), self.prefix.policy(Part::Subjects)];
         let args = smallvec![json(event), self.max_events(), identity.as_str().into()];
         let reply = self.link.call(Call { script: &RECORD, keys, args }).await;
@@ -369,6 +373,21 @@ impl RedisRegistry {
             self.command::<Value>(redis::cmd("HDEL").arg(&key).arg(gone)).await?;
         }
         Ok(members)
+    }
+
+    pub(crate) async fn secret(&self) -> Result<Secret, RegistryError> {
+        let key = self.prefix.policy(Part::Secret);
+        let mut held = self.get(&key).await?;
+        if held.is_empty() {
+            // Of several who make one at the same time, the first is heard.
+            let mut set = redis::cmd("SET");
+            set.arg(&key).arg(&Secret::random().0).arg("NX");
+            self.command::<Value>(&set).await?;
+            held = self.get(&key).await?;
+        }
+        let why = || "it is not 32 bytes".to_owned();
+        let bytes = held.try_into().map_err(|_| RegistryError::Unreadable { key, why: why() })?;
+        Ok(Secret(bytes))
     }
 
     async fn time_of(&self, intent: &Intent) -> Result<Micros, RegistryError> {

@@ -21,6 +21,7 @@ const CHECK_BUCKET: &str = include_str!("check_bucket.lua");
 const CHECK_ONE: &str = include_str!("check_one.lua");
 const CHECK: &str = include_str!("check.lua");
 const RETURN: &str = include_str!("return.lua");
+const RESET: &str = include_str!("reset.lua");
 
 /// A Lua twin: its text, when it is the one to call, and what its functions are called after.
 struct Twin {
@@ -101,6 +102,12 @@ impl Script {
     pub(super) fn settle() -> &'static Script {
         static SCRIPT: OnceLock<Script> = OnceLock::new();
         SCRIPT.get_or_init(|| Script::new(ALL_TWINS, &[], "", RETURN))
+    }
+
+    /// Forgets quota.
+    pub(super) fn reset() -> &'static Script {
+        static SCRIPT: OnceLock<Script> = OnceLock::new();
+        SCRIPT.get_or_init(|| Script::plain(RESET))
     }
 }
 
