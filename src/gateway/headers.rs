@@ -8,7 +8,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use super::answer::{Answer, Outcome, retry_after_seconds, whole_seconds};
 use crate::engine::clock::Micros;
 use crate::engine::limit::QuotaState;
-use crate::engine::limiter::{Reached, Verdict};
+use crate::engine::limiter::{Asked, Reached, Verdict};
 use crate::engine::policy::HeaderFamilies;
 use crate::engine::store::RuleLimit;
 
@@ -85,9 +85,7 @@ fn tell_draft(headers: &mut HeaderMap, verdict: &Verdict, answer: &Answer) {
     match &verdict.reached {
         Reached::Limits { decided, asked } => {
             for (place, one) in asked.iter().enumerate() {
-                let same = |other: &crate::engine::limiter::Asked| {
-                    is_called_alike(&other.limit, &one.limit)
-                };
+                let same = |other: &Asked| other.limit.label() == one.limit.label();
                 let before = asked[..place].iter().filter(|other| same(other)).count();
                 put_policy(&mut policy, &one.limit, before);
                 if place == *decided
@@ -126,15 +124,12 @@ fn put_policy(text: &mut String, limit: &RuleLimit, before: usize) {
 
 /// `"per-user-1m"`; a second limit of that name is `"per-user-1m-2"`.
 fn put_name(text: &mut String, limit: &RuleLimit, before: usize) {
-    put(text, format_args!("\"{}-{}", limit.rule(), limit.limit().period()));
+    text.push('"');
+    text.push_str(limit.label());
     if before > 0 {
         put(text, format_args!("-{}", before + 1));
     }
     text.push('"');
-}
-
-fn is_called_alike(a: &RuleLimit, b: &RuleLimit) -> bool {
-    a.rule() == b.rule() && a.limit().period() == b.limit().period()
 }
 
 fn put(text: &mut String, words: std::fmt::Arguments<'_>) {
@@ -150,7 +145,6 @@ mod tests {
     use crate::engine::failure::Degraded;
     use crate::engine::identity::Identity;
     use crate::engine::limit::{Algorithm, Cost, Limit};
-    use crate::engine::limiter::Asked;
     use crate::engine::policy::OnStoreError;
     use crate::engine::store::{Check, MemoryStore, StoreError};
 

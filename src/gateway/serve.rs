@@ -153,7 +153,8 @@ fn work(
         };
         let serve = move |request, peer| {
             let proxy = proxy.clone();
-            async move { proxy.answer(request, peer).await }
+            // Boxed: it is large, and hyper moves what it is given.
+            Box::pin(async move { proxy.answer(request, peer).await })
         };
         door.clone().serve(listener, serve).await;
         Ok(door.drained(share, options.drain).await)

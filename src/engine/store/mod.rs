@@ -28,6 +28,8 @@ pub const DEFAULT_MAX_DELAY: Micros = Micros::SECOND;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleLimit {
     name: String,
+    /// For people and headers: the rule and the period, `per-user-1m`.
+    label: String,
     limit: Limit,
     /// How often a request's cost counts under this rule.
     weight: u64,
@@ -45,6 +47,7 @@ impl RuleLimit {
         );
         RuleLimit {
             name: format!("{rule}#{index}"),
+            label: format!("{rule}-{}", limit.period()),
             limit,
             weight: 1,
             on_change: OnChange::Keep,
@@ -87,6 +90,11 @@ impl RuleLimit {
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The rule and the period, `per-user-1m`; two limits of a rule may have the same.
+    pub fn label(&self) -> &str {
+        &self.label
     }
 
     pub fn rule(&self) -> &str {
