@@ -2,7 +2,9 @@
 //! lets operators look and change. Every interface asks [`Gateway::decide`], and everything that is
 //! shown is counted there.
 
+pub mod access;
 pub mod answer;
+pub mod api;
 pub mod headers;
 pub mod identity;
 pub mod listen;

@@ -191,7 +191,8 @@ impl Proxy {
         if is_preflight(&request) && !settings.charge_preflight {
             return self.pass_on(request, hop, settings).await;
         }
-        let target = Target { path: Some(&path), method: Some(request.method().as_str()) };
+        let target =
+            Target { path: Some(&path), method: Some(request.method().as_str()), only: None };
         let attempt =
             Attempt { identities: &caller.identities, target, tier: caller.tier.as_deref() };
         if settings.self_limits && request.method() == Method::GET && path == "/rate-limit" {
