@@ -109,10 +109,15 @@ fn edited_toml(text: &str, edit: &Edit) -> Result<String, EditError> {
     let mut file: DocumentMut =
         text.parse().map_err(|e: toml_edit::TomlError| unreadable(e.to_string()))?;
     // `rule = [{ … }]` becomes `[[rule]]`: one form to work on.
-    let item = file.remove("rule").unwrap_or_else(|| Item::ArrayOfTables(ArrayOfTables::new()));
-    let mut rules = item
-        .into_array_of_tables()
-        .map_err(|_| unreadable("`rule` is no list of tables".into()))?;
+    let mut rules = match file.remove("rule") {
+        None => ArrayOfTables::new(),
+        Some(item) if item.as_array().is_some_and(toml_edit::Array::is_empty) => {
+            ArrayOfTables::new()
+        }
+        Some(item) => item
+            .into_array_of_tables()
+            .map_err(|_| unreadable("`rule` is no list of tables".into()))?,
+    };
     let find = |rules: &ArrayOfTables, name: &str| {
         let is_it = |rule: &Table| rule.get("name").and_then(Item::as_str) == Some(name);
         rules.iter().position(is_it).ok_or_else(|| EditError::Missing(name.into()))
