@@ -1,4 +1,5 @@
-//! How long it takes to find the rules of a request among 100 and 10 000, and to read such a file.
+//! How long it takes to find the rules of a request among 100 and 10 000, to look an address up in a
+//! block list as long, and to read such a file.
 //! `cargo bench --bench policy [-- --quick]`
 
 use std::fmt::Write;
@@ -74,6 +75,31 @@ fn lookup_ns(rules: &Rules, count: usize, seed: u64) -> f64 {
     start.elapsed().as_nanos() as f64 / LOOKUPS as f64
 }
 
+/// A list of as many networks as there are rules.
+fn block_list(networks: usize) -> Rules {
+    let list: Vec<String> =
+        (0..networks).map(|n| format!("\"ip:10.{}.{}.0/24\"", n >> 8, n & 255)).collect();
+    let text = format!("[[block]]\nreason = \"abuse\"\nmatch = [{}]\n", list.join(","));
+    let (policy, _) = parse_policy("bench.toml", &text, Micros::ZERO).expect("valid");
+    Rules::new(Arc::new(policy))
+}
+
+/// Nanoseconds to see that an address is not on the list.
+fn blocked_ns(rules: &Rules, seed: u64) -> f64 {
+    let mut rng = Rng::new(seed);
+    let address = |n: usize| format!("ip:11.{}.{}.9", n >> 8, n & 255);
+    let addresses: Vec<Identity> = (0..LOOKUPS / 10)
+        .map(|_| address(rng.below(1 << 16)).parse().expect("an identity"))
+        .collect();
+    let start = Instant::now();
+    for _ in 0..10 {
+        for identity in &addresses {
+            black_box(rules.block_of(identity, Micros::ZERO));
+        }
+    }
+    start.elapsed().as_nanos() as f64 / LOOKUPS as f64
+}
+
 /// Milliseconds from text to rules that can be asked.
 fn reload_ms(text: &str) -> f64 {
     let start = Instant::now();
@@ -95,13 +121,18 @@ fn undisturbed(rounds: usize, mut round: impl FnMut(u64) -> f64) -> f64 {
 
 fn main() {
     let rounds = settings().rounds;
-    println!("{:>8} {:>12} {:>12} {:>10}", "rules", "lookup ns", "reload ms", "file bytes");
+    println!(
+        "{:>8} {:>12} {:>12} {:>12} {:>10}",
+        "rules", "lookup ns", "blocked ns", "reload ms", "file bytes"
+    );
     for count in [100, 10_000] {
         let text = policy_text(count);
         let (policy, _) = parse_policy("bench.toml", &text, Micros::ZERO).expect("valid");
         let rules = Rules::new(Arc::new(policy));
         let lookup = undisturbed(rounds, |seed| lookup_ns(&rules, count, seed));
+        let list = block_list(count);
+        let blocked = undisturbed(rounds, |seed| blocked_ns(&list, seed));
         let reload = undisturbed(rounds, |_| reload_ms(&text));
-        println!("{count:>8} {lookup:>12.0} {reload:>12.1} {:>10}", text.len());
+        println!("{count:>8} {lookup:>12.0} {blocked:>12.0} {reload:>12.1} {:>10}", text.len());
     }
 }

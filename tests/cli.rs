@@ -209,6 +209,22 @@ fn a_redis_that_cannot_be_asked_ends_with_5_and_without_secrets() {
 }
 
 #[test]
+fn a_password_that_is_typed_in_the_wrong_place_is_not_repeated() {
+    let url = "redis://bob:hunter2@127.0.0.1:1";
+    for arguments in [
+        vec!["check", "user:1", url],
+        vec!["check", "user:1", "--limit", url],
+        vec!["rules", "lint", url],
+        vec!["events", "--context", url],
+    ] {
+        let output = rlctl().args(&arguments).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(told.contains("redis://***@127.0.0.1:1"), "{arguments:?}: {told}");
+        assert!(!told.contains("hunter2"), "{arguments:?}: {told}");
+    }
+}
+
+#[test]
 fn passwords_come_from_a_file_or_the_environment() {
     let redis = RedisServer::start_with(|_| vec!["--requirepass".into(), "hunter2".into()]);
     let url = redis.url();
@@ -368,6 +384,35 @@ fn a_reader_that_has_seen_enough_ends_it_quietly() {
     drop(child.stdout.take());
     let output = child.wait_with_output().expect("rlctl ends");
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_does_not_turn_a_no_into_a_yes() {
+    let file = |limit: &str| {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let rule = format!("[[rule]]\nname = 'a'\ndimension = 'ip'\nlimits = ['{limit}']\n");
+        std::fs::write(file.path(), rule).expect("writes");
+        file
+    };
+    let (one, two, bad) = (file("1/1s"), file("2/1s"), file("x"));
+    let path = |file: &tempfile::NamedTempFile| file.path().to_str().expect("UTF-8").to_string();
+    for (arguments, code) in [
+        (vec!["check", "user:1", "--limit", "0/1s", "-q"], 8),
+        (vec!["rules", "diff", &path(&one), &path(&two)], 8),
+        (vec!["rules", "diff", &path(&one), &path(&two), "-o", "json"], 8),
+        (vec!["rules", "effective", "user:1", "--rules", &path(&one)], 7),
+        (vec!["rules", "lint", &path(&one), &path(&bad)], 3),
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let status = rlctl()
+            .args(&arguments)
+            .stdout(writer)
+            .stderr(Stdio::null())
+            .status()
+            .expect("rlctl runs");
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
 }
 
 /// Linux has a device that is always full.

@@ -153,6 +153,8 @@ fn a_broken_settings_file_is_named_with_the_line_but_not_quoted() {
     for (text, line, words) in [
         ("use = 'a'\n[context.a]\nredis = 'redis://:hunter2@h\n", 3, ""),
         ("[context.a]\nredsi = 'redis://:hunter2@h'\n", 2, "redsi"),
+        ("context.a = 'redis://:hunter2@h'\n", 1, "expected a table of settings"),
+        ("[context.a]\nprotected = 'hunter2'\n", 2, "expected a boolean"),
         ("use = 'nowhere'\n", 0, "no context `nowhere`"),
     ] {
         let output = Home::new(text).run(&["demo"]);
@@ -161,4 +163,54 @@ fn a_broken_settings_file_is_named_with_the_line_but_not_quoted() {
         assert!(told.contains(words), "{told}");
         assert!(line == 0 || told.contains(&format!("config.toml: line {line}")), "{told}");
     }
+}
+
+#[test]
+fn a_password_command_is_run_only_for_the_redis_of_its_context() {
+    let (own, other) = (RedisServer::start(), RedisServer::start());
+    let text = format!(
+        "use = 'a'\n[context.a]\nredis = '{}'\npassword_command = \"echo asked >&2; exit 9\"\n",
+        own.url()
+    );
+    let home = Home::new(&text);
+    let asked = |arguments: &[&str]| {
+        let told = home.run(arguments).stderr;
+        String::from_utf8_lossy(&told).matches("asked").count()
+    };
+    assert_eq!(asked(&["demo"]), 0);
+    assert_eq!(asked(&["context", "list"]), 0);
+    assert_eq!(asked(&["events", "--redis", &other.url()]), 0);
+    assert_eq!(asked(&["events", "--redis", "nonsense"]), 0);
+    assert_eq!(asked(&["events"]), 1);
+    let good = text.replace("exit 9", "echo");
+    let rules = Home::new(&good);
+    fs::write(rules.path().join("project/deep/r.toml"), "").expect("writes");
+    let twice = rules.run(&["check", "user:1", "--rules", "r.toml"]).stderr;
+    assert_eq!(String::from_utf8_lossy(&twice).matches("asked").count(), 1, "once for both");
+}
+
+#[test]
+fn a_project_cannot_have_a_command_run() {
+    let home = Home::new(USER);
+    let mark = home.path().join("mark");
+    let project = format!(
+        "use = 'x'\n[context.x]\nredis = 'redis://127.0.0.1:1'\npassword_command = 'touch {}'\n",
+        mark.display()
+    );
+    fs::write(home.path().join("project/.rlctl.toml"), project).expect("writes");
+    let refused = home.run(&["events"]);
+    assert_eq!(refused.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("only from your own config file"));
+    assert!(!mark.exists());
+}
+
+#[test]
+fn a_choice_that_exists_no_more_can_be_mended() {
+    let home = Home::new(&USER.replace("use = \"staging\"", "use = \"gone\""));
+    let lost = home.run(&["events"]);
+    assert_eq!(lost.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&lost.stderr).contains("rlctl context use NAME"));
+    assert_eq!(home.json(&["context", "list"])["items"][0]["in_use"], false);
+    assert_eq!(home.run(&["context", "use", "look"]).status.code(), Some(0));
+    assert_eq!(home.json(&["context", "show"])["items"][0]["name"], "look");
 }

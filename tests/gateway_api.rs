@@ -550,3 +550,36 @@ async fn every_write_is_in_the_trail() {
     let wrong = json!({"rule": "per-ip", "on_store_error": "ajar", "reason": "a slip"});
     assert_eq!(served.ask("POST", "/api/v1/mode", wrong).await.status, 422);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_decided_is_told_by_rule_and_by_who_was_refused() {
+    let served = Served::given(POLICY, Access::local()).await;
+    for _ in 0..5 {
+        served.check(json!({"identity": "user:loud"})).await;
+    }
+    served.check(json!({"identity": "user:calm"})).await;
+    let top = served.get("/api/v1/top?by=rejected&rule=per-user").await.json();
+    let items = top["items"].as_array().unwrap();
+    assert_eq!((items.len(), &items[0]["identity"]), (1, &json!("user:loud")), "{top}");
+    assert_eq!(served.get("/api/v1/top?by=loudness").await.status, 422);
+    // History is made once a second.
+    let mut usage = Value::Null;
+    for _ in 0..100 {
+        usage = served.get("/api/v1/rules/per-user/usage?from=2026-01-01T00:00:00Z").await.json();
+        let sum = |field: &str| -> u64 {
+            usage["items"].as_array().unwrap().iter().map(|i| i[field].as_u64().unwrap()).sum()
+        };
+        if (sum("allowed"), sum("rejected")) == (4, 2) {
+            let metrics = served.get("/metrics").await;
+            let text = String::from_utf8(metrics.bytes.to_vec()).unwrap();
+            assert!(
+                text.contains(r#"rlctl_decisions_total{rule="per-user",outcome="rejected""#),
+                "{text}"
+            );
+            assert!(!text.contains("user:loud"), "no identity is a label");
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("never told: {usage}");
+}

@@ -538,7 +538,13 @@ fn no_damage_to_a_file_crashes_the_reader() {
 }
 
 /// A valid file, and words of the one warning it gets.
-const HARDLY_MEANT: [(&str, &str); 20] = [
+const HARDLY_MEANT: [(&str, &str); 21] = [
+    (
+        with_global!(
+            "limits = [\"1/1s\"]\n[[block]]\nmatch = [\"ip:2001:db8::1/128\"]\nreason = \"x\""
+        ),
+        "matches nobody: IPv6 clients are counted by their /64",
+    ),
     (rule!("limits = [\"1/1s\"]"), "a request without user is not limited"),
     (
         "[[rule]]\nname = \"a\"\ndimension = \"ip\"\nendpoint = \"/a\"\nlimits = [\"1/1s\"]",
@@ -658,7 +664,7 @@ fn show_reads_the_file_of_the_flag_or_the_environment() {
     assert!(told(&none).contains("--rules FILE or RLCTL_RULES"), "{}", told(&none));
     let store = show(&["--rules", "store"]);
     assert_eq!(store.status.code(), Some(2));
-    assert!(told(&store).contains("not the store"), "{}", told(&store));
+    assert!(told(&store).contains("say in which one with --redis"), "{}", told(&store));
     let by_flag = show(&["--rules", file.to_str().expect("UTF-8"), "-o", "json"]);
     let by_environment = rlctl()
         .args(["rules", "show", "-o", "json"])

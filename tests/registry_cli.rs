@@ -8,19 +8,19 @@ use serde_json::{Value, json};
 use crate::cli::rlctl;
 use crate::support::redis::RedisServer;
 
-struct Shell {
-    redis: RedisServer,
+pub(crate) struct Shell {
+    pub(crate) redis: RedisServer,
 }
 
 /// What a command printed, and how it ended.
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Ran {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let value: Value = serde_json::from_str(&self.out)
             .unwrap_or_else(|e| panic!("{e}: {} {}", self.out, self.err));
         assert_eq!(value["schema"], "rlctl/v1");
@@ -47,7 +47,7 @@ impl From<Output> for Ran {
 }
 
 impl Shell {
-    fn new() -> Shell {
+    pub(crate) fn new() -> Shell {
         Shell { redis: RedisServer::start() }
     }
 
@@ -57,7 +57,7 @@ impl Shell {
         command
     }
 
-    fn run(&self, line: &str) -> Ran {
+    pub(crate) fn run(&self, line: &str) -> Ran {
         self.words(&line.split(' ').collect::<Vec<_>>())
     }
 
@@ -66,7 +66,7 @@ impl Shell {
     }
 
     /// A command that must do what was asked.
-    fn fine(&self, line: &str) -> Ran {
+    pub(crate) fn fine(&self, line: &str) -> Ran {
         let ran = self.run(line);
         assert_eq!(ran.code, 0, "{line}: {}{}", ran.out, ran.err);
         ran
@@ -102,7 +102,7 @@ fn overrides_are_set_listed_and_removed_and_show_what_they_replace() {
     assert_eq!((&removed["after"], &removed["written"]), (&Value::Null, &json!(true)));
     let again = shell.run("override rm user:123 --rule per-user --reason done");
     assert_eq!((again.code, again.out.as_str()), (7, ""));
-    assert!(again.err.contains("nothing to change"), "{}", again.err);
+    assert!(again.err.contains("user:123 is without such an override already"), "{}", again.err);
     assert!(shell.fine("override list user:123 -o json").json()["items"] == json!([]));
     assert!(shell.fine("override list user:123").err.contains("there are no overrides"));
 }
@@ -138,6 +138,8 @@ fn one_identity_a_network_and_a_family_are_blocked_and_exempt_alike() {
         ("198.51.100.9/24", "ip:198.51.100.0/24", "pattern"),
         ("ip:2001:db8::/32", "ip:2001:db8::/32", "pattern"),
         ("apikey:trial-*", "apikey:trial-*", "pattern"),
+        ("User:Trial-*", "user:Trial-*", "pattern"),
+        ("*:trial", "*:trial", "pattern"),
     ] {
         for (verb, undo) in [("block", "unblock"), ("exempt", "unexempt")] {
             let made = shell.fine(&format!("{verb} {written} --for 1h --reason r -o json")).json();
@@ -252,6 +254,9 @@ fn what_is_missing_or_too_much_ends_with_2_and_says_what_to_write() {
         (vec!["block", "user:1", "--for", "1h", "--reason", &long], "at most 1024"),
         (vec!["block", "user:1", "--for", "1h", "--reason", "\u{1b}[2J"], "control characters"),
         (vec!["block", "ip:10.0.0.0/99", "--for", "1h", "--reason", "r"], "not an address"),
+        (vec!["block", "bob", "--for", "1h", "--reason", "r"], "`bob` has no dimension"),
+        (vec!["exempt", "usr:5*", "--for", "1h", "--reason", "r"], "`usr:5*` has no dimension"),
+        (vec!["tier", "set", "usr:5", "free", "--reason", "r"], "`usr:5` has no dimension"),
         (
             vec![
                 "override", "set", "user:1", "--rule", "a b", "--limit", "1/1s", "--for", "1h",

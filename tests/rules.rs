@@ -191,6 +191,19 @@ fn match_and_unless_look_at_who_asks() {
 
 /// Rules for single identities are kept apart from those for many; the order of the file stands.
 #[test]
+fn a_rule_that_matches_in_two_ways_applies_once() {
+    let rules = rules(
+        "[[rule]]\nname = 'a'\ndimension = 'ip'\nalso = true\nlimits = ['1/1s']\n\
+         match = ['ip:10.0.0.0/8', 'ip:10.1.0.0/16', 'ip:10.1.2.3', 'ip:10.1.2.3', 'ip:10.*']\n",
+    );
+    assert_eq!(applying_to(&rules, &["ip:10.1.2.3"], "GET /", None), "a");
+    assert_eq!(applying_to(&rules, &["ip:10.2.2.3"], "GET /", None), "a");
+    assert_eq!(applying_to(&rules, &["ip:11.1.2.3"], "GET /", None), "");
+    let twice = user_rules(&[("a", "also = true\nmatch = ['user:1', 'user:1']")]);
+    assert_eq!(applying_to(&twice, &["user:1"], "GET /", None), "a");
+}
+
+#[test]
 fn rules_for_one_and_for_many_compete_by_the_order_of_the_file() {
     let first = user_rules(&[
         ("one", "match = [\"user:7\"]"),

@@ -1,19 +1,18 @@
 //! `rlctl check`: takes one real decision.
 
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::limit_args::LimitArgs;
 use super::target_args::TargetArgs;
-use super::{Context, Exit, Failure, OPERATOR_DEADLINE, Output, policy, print_json};
+use super::{Context, Exit, Failure, OPERATOR_DEADLINE, Output, policy, print, print_json};
 use crate::engine::clock::Micros;
 use crate::engine::failure::OnFailure;
 use crate::engine::identity::Identity;
-use crate::engine::limit::{Cost, Decision, Limit};
+use crate::engine::limit::Cost;
 use crate::engine::limiter::{Asked, Demand, Limiter, Reached, Shadow, Verdict};
-use crate::engine::plan::Attempt;
+use crate::engine::plan::{Attempt, Entry, Plan, plan};
 use crate::engine::store::{
     Check, DEFAULT_IDEMPOTENCY_TTL, Idempotency, MemoryStore, RuleLimit, Store, StoreError,
 };
@@ -76,8 +75,8 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
         None => None,
     };
     let demand = Demand { cost: args.cost, idempotency, at: None };
-    let verdict = if args.limits.are_given() {
-        by_limits(&args, demand, context).await
+    let (verdict, exempt) = if args.limits.are_given() {
+        by_limits(&args, demand, context).await.map(|verdict| (verdict, None))
     } else if context.rules.is_some() {
         by_rules(&args, demand, context).await
     } else {
@@ -85,7 +84,9 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     }?;
     match context.output {
         Output::Json => print_json(&report(&args, &verdict))?,
-        Output::Table => io::stdout().lock().write_all(in_words(&args, &verdict).as_bytes())?,
+        Output::Table => {
+            print(&in_words(&args, &verdict, exempt.as_ref()))?;
+        }
     }
     Ok(if verdict.allowed { Exit::Fine } else { Exit::AnswerIsNo })
 }
@@ -113,23 +114,34 @@ async fn by_limits(args: &Args, demand: Demand<'_>, context: &Context) -> Result
     Ok(Verdict::by(answer.allowed(), reached))
 }
 
-async fn by_rules(args: &Args, demand: Demand<'_>, context: &Context) -> Result<Verdict, Failure> {
+/// By the policy in force; also why the one who asks is exempt, if that is so.
+async fn by_rules(
+    args: &Args,
+    demand: Demand<'_>,
+    context: &Context,
+) -> Result<(Verdict, Option<Entry>), Failure> {
     let in_force = policy::load(context).await?;
     let place = args.target.read()?;
-    let target = place.target();
-    let identities = [args.identity.clone()];
-    let attempt = Attempt { identities: &identities, target, tier: None };
-    let standings = [in_force.standing(&args.identity).await?];
-    let store = Arc::new(open_store(args, context).await?);
-    let limiter = Limiter { rules: in_force.rules, store, on_failure: OnFailure::Tell };
-    let verdict = limiter.check(&attempt, &standings, demand).await.map_err(store_failure)?;
-    match in_force.observe {
-        Some(reason) => {
-            context.note(policy::observe_note(&reason));
-            Ok(verdict.observed())
+    let identities = policy::identities_of(&args.identity);
+    let attempt = Attempt { identities: &identities, target: place.target(), tier: None };
+    let standings = in_force.standings(&identities).await?;
+    let exempt = match plan(&in_force.rules, &attempt, &standings, Micros::now()) {
+        Plan::Ask(mut questions) => {
+            questions.exempt.retain(|(identity, _)| **identity == args.identity);
+            questions.exempt.pop().map(|(_, entry)| entry)
         }
-        None => Ok(verdict),
+        _ => None,
+    };
+    let store = Arc::new(open_store(args, context).await?);
+    let on_failure = OnFailure::Tell;
+    let limiter = Limiter { rules: in_force.rules.clone(), store, on_failure };
+    let verdict = limiter.check(&attempt, &standings, demand).await.map_err(store_failure)?;
+    in_force.note_switches(context);
+    if let Some(note) = place.left_out(&in_force.rules, &args.identity) {
+        context.note(note);
     }
+    let observed = in_force.observe.is_some();
+    Ok((if observed { verdict.observed() } else { verdict }, exempt))
 }
 
 async fn open_store(args: &Args, context: &Context) -> Result<Store, Failure> {
@@ -187,22 +199,21 @@ fn report<'a>(args: &'a Args, verdict: &'a Verdict) -> Report<'a> {
     }
 }
 
-fn in_words(args: &Args, verdict: &Verdict) -> String {
+fn in_words(args: &Args, verdict: &Verdict, exempt: Option<&Entry>) -> String {
     let outcome = if verdict.allowed { "allowed" } else { "denied" };
     let mut lines = vec![format!("{outcome}  {}", Untrusted(args.identity.as_str()))];
+    if let Some(entry) = exempt {
+        lines.push(format!("  exempt {}: {}", lasts(entry), Untrusted(&entry.reason)));
+    }
     match &verdict.reached {
         Reached::Limits { decided, asked } => {
-            let by = &asked[*decided];
-            lines.extend(limit_lines(args, by.limit.limit(), &by.decision, verdict.delay()));
+            lines.extend(limit_lines(args, &asked[*decided], verdict.delay()));
             if args.verbose {
                 lines.extend(verbose_lines(args, asked, *decided));
             }
         }
         Reached::Blocked { entry, .. } => {
-            let until = entry.until.map_or("for ever".into(), |until| {
-                format!("for another {}", about(until.saturating_sub(Micros::now())))
-            });
-            lines.push(format!("  blocked {until}: {}", Untrusted(&entry.reason)));
+            lines.push(format!("  blocked {}: {}", lasts(entry), Untrusted(&entry.reason)));
         }
         Reached::Missing { rule } => {
             lines
@@ -211,6 +222,7 @@ fn in_words(args: &Args, verdict: &Verdict) -> String {
         Reached::Unanswered { limit, .. } => {
             lines.push(format!("  the store did not answer for rule {}", limit.rule()));
         }
+        Reached::NoLimit if exempt.is_some() => {}
         Reached::NoLimit | Reached::NoPolicy => lines.push("  no rule limits this request".into()),
     }
     for shadow in &verdict.shadow {
@@ -220,14 +232,26 @@ fn in_words(args: &Args, verdict: &Verdict) -> String {
     lines.join("\n") + "\n"
 }
 
-fn limit_lines(args: &Args, limit: &Limit, decision: &Decision, delay: Micros) -> Vec<String> {
-    let cost = args.cost.get();
-    let (left, most) = (decision.remaining, decision.capacity);
-    let mut lines = vec![format!("  {} {limit}: {left} of {most} left", limit.algorithm())];
+fn lasts(entry: &Entry) -> String {
+    entry.until.map_or("for ever".into(), |until| {
+        format!("for another {}", about(until.saturating_sub(Micros::now())))
+    })
+}
+
+fn limit_lines(args: &Args, by: &Asked, delay: Micros) -> Vec<String> {
+    let Asked { limit: of, decision, .. } = by;
+    let (limit, left, most) = (of.limit(), decision.remaining, decision.capacity);
+    let rule = if of.rule() == RULE { String::new() } else { format!("rule {}, ", of.rule()) };
+    let mut lines = vec![format!("  {rule}{} {limit}: {left} of {most} left", limit.algorithm())];
+    let (asked, taken) = (args.cost.get(), of.cost(args.cost).get());
+    let cost = match asked == taken {
+        true => format!("a cost of {asked}"),
+        false => format!("a cost of {asked}, {taken} by this rule,"),
+    };
     if let Some(wait) = decision.retry_after {
-        lines.push(format!("  a cost of {cost} passes in {}", about(wait)));
+        lines.push(format!("  {cost} passes in {}", about(wait)));
     } else if decision.never_passes() {
-        lines.push(format!("  a cost of {cost} never passes: at most {most} can be had at once"));
+        lines.push(format!("  {cost} never passes: at most {most} can be had at once"));
     }
     if delay > Micros::ZERO {
         lines.push(format!("  hold the request for {}", about(delay)));
@@ -240,6 +264,7 @@ fn limit_lines(args: &Args, limit: &Limit, decision: &Decision, delay: Micros) -
 
 fn verbose_lines(args: &Args, asked: &[Asked], decided: usize) -> Vec<String> {
     let mut lines = Vec::new();
+    let taken = asked.iter().all(|asked| asked.decision.allowed);
     for (number, Asked { limit, decision, .. }) in asked.iter().enumerate() {
         let role = match (number == decided, decision.allowed) {
             (true, _) => "decided by",
@@ -253,9 +278,8 @@ fn verbose_lines(args: &Args, asked: &[Asked], decided: usize) -> Vec<String> {
             limit.limit()
         ));
         let cost = limit.cost(args.cost).get();
-        lines.extend(
-            explain(limit.limit(), decision, cost).into_iter().map(|line| format!("    {line}")),
-        );
+        let told = explain(limit.limit(), decision, cost, taken);
+        lines.extend(told.into_iter().map(|line| format!("    {line}")));
     }
     lines
 }

@@ -118,10 +118,14 @@ async fn catch_up(
     }
 }
 
+/// A reader that is gone ends it: whoever follows would go on for nobody.
 fn print_lines(events: &[Event], context: &Context) -> Result<(), Failure> {
     for event in events {
         match context.output {
-            Output::Json => print_json(&Line { schema: SCHEMA, event })?,
+            Output::Json => {
+                let line = serde_json::to_string(&Line { schema: SCHEMA, event });
+                writeln!(io::stdout().lock(), "{}", line.map_err(io::Error::from)?)?;
+            }
             Output::Table => writeln!(io::stdout().lock(), "{}", in_words(event))?,
         }
     }

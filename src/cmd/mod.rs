@@ -8,10 +8,13 @@ mod demo;
 mod events;
 mod exempt;
 mod limit_args;
+mod listing;
 mod overrides;
+mod password;
 mod policy;
 mod registry_args;
 mod rules;
+mod rules_attributes;
 mod rules_diff;
 mod rules_effective;
 mod rules_file;
@@ -32,8 +35,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use self::password::Password;
 use self::settings::{ContextSettings, Settings};
 use crate::engine::clock::Micros;
+use crate::engine::config::without_passwords;
 use crate::engine::registry::{Registry, RegistryError};
 use crate::engine::store::keys::Prefix;
 use crate::engine::store::redis::{RedisAddress, RedisOptions, RedisRegistry};
@@ -74,8 +79,8 @@ struct Global {
     /// [env: RLCTL_REDIS]
     #[arg(long, global = true, value_name = "URL")]
     redis: Option<String>,
-    /// Rules file, TOML or JSON [env: RLCTL_RULES]
-    #[arg(long, global = true, value_name = "FILE")]
+    /// Rules file, TOML or JSON, or store for what is published in Redis [env: RLCTL_RULES]
+    #[arg(long, global = true, value_name = "FILE|store")]
     rules: Option<String>,
     /// Start of every key in Redis [default: rl1:]
     #[arg(long, global = true, value_name = "P", value_parser = Prefix::new)]
@@ -214,7 +219,7 @@ struct Context {
     redis: Option<String>,
     /// What `--redis` itself said.
     redis_flag: Option<String>,
-    redis_password: Option<String>,
+    redis_password: Password,
     rules: Option<String>,
     prefix: Prefix,
     protected: bool,
@@ -228,25 +233,29 @@ struct Context {
 }
 
 impl Context {
-    fn new(global: Global) -> Result<Context, Failure> {
+    /// `mends` are the commands that a choice which exists no more can be mended with.
+    fn new(global: Global, mends: bool) -> Result<Context, Failure> {
         let text = read_env;
         let folder = std::env::current_dir()?;
         let home = text("HOME").map(|home| Path::new(&home).join(".config"));
         let config_home = text("XDG_CONFIG_HOME").map(PathBuf::from).or(home);
         let settings = Settings::read(&folder, config_home.as_deref())?;
         let named = global.context.or_else(|| text("RLCTL_CONTEXT"));
-        let name = named.or_else(|| settings.in_use().map(String::from));
+        let in_use = settings.in_use().filter(|name| !mends || settings.context(name).is_ok());
+        let name = named.or_else(|| in_use.map(String::from));
         let chosen = match &name {
             Some(name) => settings.context(name)?.clone(),
             None => ContextSettings::default(),
         };
         let password_file = text("RLCTL_REDIS_PASSWORD_FILE");
-        let redis_password = match (password_file, text("REDISCLI_AUTH"), &chosen.password_command)
-        {
-            (Some(path), _, _) => Some(read_password(&path)?),
-            (None, Some(password), _) => Some(password),
-            (None, None, Some(command)) => Some(run_password_command(command)?),
-            (None, None, None) => None,
+        let command = chosen.password_command.clone();
+        let redis_password = match (password_file, text("REDISCLI_AUTH"), command) {
+            (Some(path), _, _) => password::Source::File(path),
+            (None, Some(password), _) => password::Source::Given(password),
+            (None, None, Some(command)) => {
+                password::Source::Command { command, redis: chosen.redis.clone() }
+            }
+            (None, None, None) => password::Source::Nowhere,
         };
         let prefix = match (global.prefix, chosen.prefix.as_deref()) {
             (Some(prefix), _) => prefix,
@@ -257,7 +266,7 @@ impl Context {
             redis_flag: global.redis.clone(),
             redis: global.redis.or_else(|| text("RLCTL_REDIS")).or(chosen.redis),
             rules: global.rules.or_else(|| text("RLCTL_RULES")).or(chosen.rules),
-            redis_password,
+            redis_password: Password::from(redis_password),
             prefix,
             protected: chosen.protected,
             readonly: chosen.readonly,
@@ -335,8 +344,12 @@ impl Context {
     }
 
     fn options(&self, url: &str, deadline: Micros) -> Result<RedisOptions, Failure> {
-        let address =
-            RedisAddress::parse(url, self.redis_password.clone()).map_err(Failure::usage)?;
+        // First without: what is no address gets no password, and nobody is asked for one.
+        let plain = RedisAddress::parse(url, None).map_err(Failure::usage)?;
+        let address = match self.redis_password.of(url)? {
+            Some(password) => RedisAddress::parse(url, Some(password)).map_err(Failure::usage)?,
+            None => plain,
+        };
         Ok(RedisOptions { address, deadline, connect_timeout: OPERATOR_DEADLINE })
     }
 }
@@ -346,35 +359,19 @@ fn read_env(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn read_password(path: &str) -> Result<String, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|e| {
-        Failure::new(Exit::BadFile, format!("cannot read RLCTL_REDIS_PASSWORD_FILE `{path}`: {e}"))
-    })?;
-    Ok(text.trim_end_matches(['\r', '\n']).into())
-}
-
-/// The first line of what the command prints; nothing of it is ever shown.
-fn run_password_command(command: &str) -> Result<String, Failure> {
-    let failed =
-        |why: String| Failure::new(Exit::Failed, format!("password_command failed: {why}"));
-    let output = std::process::Command::new("sh")
-        .args(["-c", command])
-        .stderr(std::process::Stdio::inherit())
-        .output();
-    let output = output.map_err(|e| failed(e.to_string()))?;
-    if !output.status.success() {
-        return Err(failed(output.status.to_string()));
+/// Writes the result of a command. A reader that has seen enough (`rlctl … | head`) takes nothing
+/// from the answer, which the exit code gives all the same.
+fn print(text: &str) -> Result<(), Failure> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
     }
-    let text = String::from_utf8(output.stdout).map_err(|_| failed("it printed no text".into()))?;
-    Ok(text.lines().next().unwrap_or_default().into())
 }
 
 /// Writes one JSON document on a line of its own.
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
-    writeln!(out)?;
-    Ok(())
+    let text = serde_json::to_string(value).map_err(io::Error::from)?;
+    print(&(text + "\n"))
 }
 
 /// Parses, runs, reports: the whole life of the process.
@@ -389,26 +386,30 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
                 return ExitCode::from(Exit::Fine as u8);
             }
             // It quotes what was typed, or pasted: line by line, so that its own lines stay.
-            let mut stderr = io::stderr();
             for line in error.render().to_string().lines() {
-                let _ = writeln!(stderr, "{}", Untrusted(line));
+                tell(line);
             }
             return ExitCode::from(Exit::Usage as u8);
         }
     };
     let exit = run(cli).unwrap_or_else(|failure| {
         if !failure.what.is_empty() {
-            let _ = writeln!(io::stderr(), "rlctl: {}", Untrusted(&failure.what));
+            tell(&format!("rlctl: {}", failure.what));
         }
         failure.exit
     });
     ExitCode::from(exit as u8)
 }
 
+/// One line of an error, which may quote what was typed anywhere: also a URL with its password.
+fn tell(line: &str) {
+    let _ = writeln!(io::stderr(), "{}", Untrusted(&without_passwords(line)));
+}
+
 fn run(cli: Cli) -> Result<Exit, Failure> {
     // Redis over TLS needs exactly one; that another was installed before is no trouble.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let context = Context::new(cli.global)?;
+    let context = Context::new(cli.global, matches!(cli.command, Command::Context(_)))?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(cli.command.run(&context))

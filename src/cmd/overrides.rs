@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
-use super::registry_args::{Holds, WriteArgs, change_identity, limits};
+use super::registry_args::{Holds, Known, WriteArgs, change_identity, limits};
 use super::{Context, Exit, Failure, Output, print_json};
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Quota};
@@ -49,7 +49,7 @@ enum Verb {
 
 #[derive(Debug, clap::Args)]
 struct SetArgs {
-    identity: Identity,
+    identity: Known,
     /// The rule whose limits are replaced
     #[arg(long, value_name = "NAME")]
     rule: String,
@@ -88,7 +88,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
             let limits = args.limits()?;
             let Holds(lasts) = args.holds;
             let change = Change::SetOverride { rule: args.rule, limits, lasts };
-            change_identity(&args.identity, &change, &args.write, context).await
+            change_identity(&args.identity.0, &change, &args.write, context).await
         }
         Verb::Rm { identity, rule, write } => {
             change_identity(&identity, &Change::ClearOverride { rule }, &write, context).await

@@ -3,18 +3,14 @@
 
 use std::sync::Arc;
 
-use super::{Context, Exit, Failure, rules_file};
+use super::{Context, Failure, rules_file};
 use crate::engine::clock::Micros;
-use crate::engine::config::parse_policy;
-use crate::engine::identity::Identity;
+use crate::engine::identity::{Dimension, Identity};
 use crate::engine::plan::Standing;
 use crate::engine::policy::Policy;
-use crate::engine::registry::{Lists, Registry, Subject, Switches, standing, switched};
+use crate::engine::registry::{Lists, Registry, Subject, Switches, Terms, standing, switched};
 use crate::engine::rules::Rules;
 use crate::output::Untrusted;
-
-/// `--rules store`: the published policy and not a file.
-pub(super) const STORE: &str = "store";
 
 /// Rules in force, and the registry they are completed from where there is a Redis.
 pub(super) struct InForce {
@@ -22,7 +18,9 @@ pub(super) struct InForce {
     registry: Option<Registry>,
     lists: Lists,
     /// Why nothing is enforced, if that is so.
-    pub(super) observe: Option<String>,
+    pub(super) observe: Option<Terms>,
+    /// Rules that would apply and are switched off.
+    disabled: Vec<(String, Terms)>,
 }
 
 /// Reads the rules of the context; what is wrong with them is told on stderr.
@@ -36,16 +34,51 @@ pub(super) async fn load(context: &Context) -> Result<InForce, Failure> {
         Some(registry) => (registry.lists().await?, registry.switches().await?),
         None => (Lists::default(), Switches::default()),
     };
-    let policy =
-        if named == STORE { published(registry.as_ref()).await? } else { of_file(&named)? };
+    let policy = match (rules_file::in_store(&named), &registry) {
+        (Some(version), Some(registry)) => {
+            let published = rules_file::published(registry, version).await?;
+            rules_file::usable(rules_file::parsed(&published))?.0
+        }
+        _ => rules_file::load(&named, context).await?.0,
+    };
+    let disabled = switched_off(&policy, &switches);
     let rules = Arc::new(Rules::new(Arc::new(switched(policy, &switches))));
-    let observe = switches.observe.map(|terms| terms.reason);
-    Ok(InForce { rules, registry, lists, observe })
+    Ok(InForce { rules, registry, lists, observe: switches.observe, disabled })
+}
+
+/// The rules of a policy that a switch holds back, and why.
+pub(super) fn switched_off(policy: &Policy, switches: &Switches) -> Vec<(String, Terms)> {
+    let would_apply = |name: &str| policy.rule(name).is_some_and(|rule| rule.enabled);
+    let held = switches.disabled.iter().filter(|(name, _)| would_apply(name));
+    held.map(|(name, terms)| (name.clone(), terms.clone())).collect()
+}
+
+/// The identities of the request that somebody asks about: everybody shares in the global ones.
+pub(super) fn identities_of(identity: &Identity) -> Vec<Identity> {
+    let everybody = Identity::everybody();
+    let is_shared = Dimension::Global.holds(identity);
+    std::iter::once(identity.clone()).chain((!is_shared).then_some(everybody)).collect()
 }
 
 impl InForce {
-    /// What is on record about an identity.
-    pub(super) async fn standing(&self, identity: &Identity) -> Result<Standing, Failure> {
+    /// What is on record about each of some identities.
+    pub(super) async fn standings(
+        &self,
+        identities: &[Identity],
+    ) -> Result<Vec<Standing>, Failure> {
+        let mut standings = Vec::new();
+        for identity in identities {
+            standings.push(self.standing(identity).await?);
+        }
+        Ok(standings)
+    }
+
+    /// Says what is switched off by hand: whoever wonders why nobody is refused finds it here.
+    pub(super) fn note_switches(&self, context: &Context) {
+        note_switches(self.observe.as_ref(), &self.disabled, context);
+    }
+
+    async fn standing(&self, identity: &Identity) -> Result<Standing, Failure> {
         let subject = match &self.registry {
             Some(registry) => registry.subject(identity).await?,
             None => Subject::default(),
@@ -54,28 +87,16 @@ impl InForce {
     }
 }
 
-pub(super) fn of_file(file: &str) -> Result<Policy, Failure> {
-    rules_file::load(file).map(|(policy, _warnings)| policy)
-}
-
-async fn published(registry: Option<&Registry>) -> Result<Policy, Failure> {
-    let Some(registry) = registry else {
-        return Err(Failure::usage(
-            "--rules store is kept in a Redis; say in which one with --redis URL",
-        ));
-    };
-    let Some(published) = registry.current().await? else {
-        return Err(Failure::new(
-            Exit::NothingMatched,
-            "no policy is published there; see rlctl rules publish",
-        ));
-    };
-    let name = format!("published version {}", published.version.version);
-    rules_file::usable(parse_policy(&name, &published.text, Micros::now()))
-        .map(|(policy, _)| policy)
-}
-
-/// Said wherever a decision is shown that nobody enforces.
-pub(super) fn observe_note(reason: &str) -> String {
-    format!("observe-only is on, nothing is enforced: {}", Untrusted(reason))
+pub(super) fn note_switches(
+    observe: Option<&Terms>,
+    disabled: &[(String, Terms)],
+    context: &Context,
+) {
+    let why = |terms: &Terms| format!("{} (by {})", Untrusted(&terms.reason), Untrusted(&terms.by));
+    if let Some(terms) = observe {
+        context.note(format!("observe-only is on, nothing is enforced: {}", why(terms)));
+    }
+    for (rule, terms) in disabled {
+        context.note(format!("rule {} is switched off: {}", Untrusted(rule), why(terms)));
+    }
 }

@@ -1,7 +1,6 @@
 //! What the commands that work on the registry share: their arguments, and how they tell what
 //! changed.
 
-use std::io::{self, Write};
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -9,10 +8,10 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Context, Exit, Failure, Output, print_json};
+use super::{Context, Exit, Failure, Output, print, print_json};
 use crate::engine::clock::Micros;
 use crate::engine::config::parse_policy;
-use crate::engine::identity::{Identity, IdentityError, Pattern};
+use crate::engine::identity::{Identity, IdentityError, Pattern, names_a_dimension};
 use crate::engine::registry::{
     Change, Event, Intent, Lasts, ListChange, Outcome, Override, OverrideLimit, Registry, Terms,
 };
@@ -54,16 +53,19 @@ impl WriteArgs {
         let event = &outcome.event;
         if nothing {
             let subject = Untrusted(&event.subject);
-            let state = state(event, &event.before);
+            // It may have others: only the one for this rule is not there.
+            let state = match event.action.as_str() {
+                "override rm" => "without such an override".into(),
+                _ => state(event, &event.before),
+            };
             return Err(Failure::new(
                 Exit::NothingMatched,
                 format!("nothing to change: {subject} is {state} already"),
             ));
         }
-        let mut out = io::stdout().lock();
-        writeln!(out, "{}  {}", event.action, Untrusted(&event.subject))?;
-        writeln!(out, "  was  {}{}", state(event, &event.before), by_whom(&event.before))?;
-        writeln!(out, "  now  {}", state(event, &event.after))?;
+        let was = format!("{}{}", state(event, &event.before), by_whom(&event.before));
+        let (subject, now) = (Untrusted(&event.subject), state(event, &event.after));
+        print(&format!("{}  {subject}\n  was  {was}\n  now  {now}\n", event.action))?;
         Ok(Exit::Fine)
     }
 }
@@ -111,11 +113,36 @@ impl FromStr for Target {
         let is_network = text.parse::<IpNet>().is_ok() || text.parse::<IpAddr>().is_ok();
         let text = if is_network { format!("ip:{text}") } else { text.into() };
         match text.parse()? {
-            Pattern::Exact(identity) => Ok(Target::One(identity)),
+            Pattern::Exact(identity) => Ok(Target::One(of_dimension(identity)?)),
             Pattern::Network(network) => of_network(network),
-            glob @ Pattern::Glob(_) => Ok(Target::Many(glob)),
+            glob @ Pattern::Glob(_) => {
+                let shown = glob.to_string();
+                // A star may stand for the dimension too.
+                let known = names_a_dimension(&shown) || shown.starts_with('*');
+                if known { Ok(Target::Many(glob)) } else { Err(TargetError::NoDimension(shown)) }
+            }
         }
     }
+}
+
+/// An identity that some rule can be about. `bob` is nobody's: no request would ever be asked as
+/// that, and a block of it would block nobody.
+#[derive(Clone, Debug)]
+pub(super) struct Known(pub(super) Identity);
+
+impl FromStr for Known {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Known, TargetError> {
+        of_dimension(text.parse()?).map(Known)
+    }
+}
+
+fn of_dimension(identity: Identity) -> Result<Identity, TargetError> {
+    if names_a_dimension(identity.as_str()) {
+        return Ok(identity);
+    }
+    Err(TargetError::NoDimension(identity.to_string()))
 }
 
 /// IPv4 clients are told apart by their address, IPv6 clients by their /64.
@@ -135,6 +162,10 @@ fn of_network(network: IpNet) -> Result<Target, TargetError> {
 pub(super) enum TargetError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    #[error(
+        "`{0}` has no dimension, so no request is ever counted as that; write user:…, apikey:…, ip:…, header:NAME:… or global:all"
+    )]
+    NoDimension(String),
     #[error("`{0}` is finer than clients are told apart; IPv6 clients are counted by their /64")]
     TooFine(IpNet),
 }

@@ -9,10 +9,13 @@ use serde::Serialize;
 
 use super::rules_file::{self, Reading, findings_of, print_findings};
 use super::rules_store::StoreVerb;
-use super::{Context, Exit, Failure, Output, print_json, rules_diff, rules_effective};
+use super::{
+    Context, Exit, Failure, Output, policy, print, print_json, rules_diff, rules_effective,
+};
 use crate::engine::config::Finding;
 use crate::engine::policy::{LimitSpec, OnStoreError, Policy, Rule, RuleLimits};
-use crate::output::{SCHEMA, Untrusted};
+use crate::engine::registry::{Version, switched};
+use crate::output::{SCHEMA, Untrusted, moment};
 
 /// Check and show rules files, publish them, and switch rules off and on
 #[derive(Debug, clap::Args)]
@@ -23,6 +26,7 @@ Examples:
   rlctl rules show rules.toml                   the rules as a table
   rlctl rules effective user:123 --rules rules.toml
   rlctl rules diff rules.toml new-rules.toml    who gets more, who less
+  rlctl rules diff store rules.toml             what publishing it would change
   rlctl rules publish rules.toml --reason \"premium gets 2000/s\"
   rlctl rules rollback 7 --reason \"8 was wrong\"
   rlctl rules disable orders-write --reason \"incident 12\"
@@ -53,7 +57,7 @@ Examples:
   rlctl rules lint --deny-warnings *.toml       exit 3 on warnings too
   rlctl rules lint rules.toml -o json           items with file, line, column, message, hint")]
 struct LintArgs {
-    /// Rules files, TOML or JSON; - is stdin; none: the one of --rules
+    /// Rules files, TOML or JSON; - is stdin; store or store:VERSION; none: the one of --rules
     #[arg(value_name = "FILE")]
     files: Vec<String>,
     /// Treat warnings as errors: exit 3
@@ -61,31 +65,41 @@ struct LintArgs {
     deny_warnings: bool,
 }
 
-/// Show the rules of a file as a table
+/// Show the rules of a policy as a table
+///
+/// Of a file, or of what is published: then also which version it is, and what is switched off.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rlctl rules show rules.toml
-  RLCTL_RULES=rules.toml rlctl rules show -o json")]
+  RLCTL_RULES=rules.toml rlctl rules show -o json
+  rlctl rules show store                        what is published
+  rlctl rules show store:7 --text > seven.toml  version 7 as it was written")]
 struct ShowArgs {
-    /// Rules file, TOML or JSON; - is stdin; none: the one of --rules
+    /// Rules file, TOML or JSON; - is stdin; store or store:VERSION; none: the one of --rules
     #[arg(value_name = "FILE")]
     file: Option<String>,
+    /// The text itself, as it was written
+    #[arg(long)]
+    text: bool,
 }
 
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
     match args.verb {
-        Verb::Lint(args) => lint(args, context),
-        Verb::Show(args) => show(args, context),
+        Verb::Lint(args) => lint(args, context).await,
+        Verb::Show(args) => show(args, context).await,
         Verb::Effective(args) => rules_effective::run(args, context).await,
         Verb::Diff(args) => rules_diff::run(args, context).await,
         Verb::Store(verb) => verb.run(context).await,
     }
 }
 
-fn lint(args: LintArgs, context: &Context) -> Result<Exit, Failure> {
+async fn lint(args: LintArgs, context: &Context) -> Result<Exit, Failure> {
     let files = if args.files.is_empty() { vec![context.rules_file(None)?] } else { args.files };
-    let read = files.iter().map(|file| rules_file::read(file)).collect::<Result<Vec<_>, _>>()?;
+    let mut read = Vec::new();
+    for file in &files {
+        read.push(rules_file::read(file, context).await?);
+    }
     let (mut errors, mut warnings) = (0, 0);
     for outcome in &read {
         match outcome {
@@ -103,7 +117,7 @@ fn lint(args: LintArgs, context: &Context) -> Result<Exit, Failure> {
         Output::Table => {
             for (file, outcome) in files.iter().zip(&read) {
                 print_findings(outcome);
-                writeln!(io::stdout(), "{}: {}", Untrusted(file), in_words(outcome))?;
+                print(&format!("{}: {}\n", Untrusted(file), in_words(outcome)))?;
             }
         }
     }
@@ -165,17 +179,39 @@ impl<'a> Item<'a> {
     }
 }
 
-fn show(args: ShowArgs, context: &Context) -> Result<Exit, Failure> {
-    let file = context.rules_file(args.file)?;
-    let (policy, warnings) = &rules_file::load(&file)?;
+async fn show(args: ShowArgs, context: &Context) -> Result<Exit, Failure> {
+    let named = context.rules_file(args.file)?;
+    if args.text {
+        let text = rules_file::text(&named, context).await?;
+        io::stdout().lock().write_all(text.as_bytes())?;
+        return Ok(Exit::Fine);
+    }
+    let (policy, warnings, version) = match rules_file::in_store(&named) {
+        Some(version) => {
+            let registry = context.registry().await?;
+            let published = rules_file::published(&registry, version).await?;
+            let (policy, warnings) = rules_file::usable(rules_file::parsed(&published))?;
+            let switches = registry.switches().await?;
+            let off = policy::switched_off(&policy, &switches);
+            note_version(&published.version, context);
+            policy::note_switches(switches.observe.as_ref(), &off, context);
+            (switched(policy, &switches), warnings, Some(published.version))
+        }
+        None => {
+            let (policy, warnings) = rules_file::load(&named, context).await?;
+            (policy, warnings, None)
+        }
+    };
     if !warnings.is_empty() {
         let count = warnings.len();
         context
-            .note(format!("warnings: {count}; rlctl rules lint {} shows them", Untrusted(&file)));
+            .note(format!("warnings: {count}; rlctl rules lint {} shows them", Untrusted(&named)));
     }
     match context.output {
         Output::Json => print_json(&ShowReport {
             schema: SCHEMA,
+            version: version.as_ref().map(|version| version.version),
+            hash: version.as_ref().map(|version| version.hash.as_str()),
             default_tier: policy.default_tier.as_deref(),
             tiers: policy
                 .tiers
@@ -184,9 +220,16 @@ fn show(args: ShowArgs, context: &Context) -> Result<Exit, Failure> {
                 .collect(),
             items: policy.rules.iter().map(RuleItem::of).collect(),
         })?,
-        Output::Table => writeln!(io::stdout(), "{}", table_of(policy).trim_fmt())?,
+        Output::Table => writeln!(io::stdout(), "{}", table_of(&policy).trim_fmt())?,
     }
     Ok(Exit::Fine)
+}
+
+fn note_version(version: &Version, context: &Context) {
+    let (number, hash) = (version.version, Untrusted(version.short_hash()));
+    let (by, reason) = (Untrusted(&version.by), Untrusted(&version.reason));
+    let at = moment(version.at);
+    context.note(format!("version {number} ({hash}), published by {by} at {at}: {reason}"));
 }
 
 fn table_of(policy: &Policy) -> Table {
@@ -251,6 +294,9 @@ fn joined(list: &[impl ToString]) -> String {
 #[derive(Serialize)]
 struct ShowReport<'a> {
     schema: &'static str,
+    /// Of what is published; null for a file, and so is the hash.
+    version: Option<u64>,
+    hash: Option<&'a str>,
     default_tier: Option<&'a str>,
     tiers: Vec<TierItem<'a>>,
     items: Vec<RuleItem<'a>>,

@@ -1,19 +1,17 @@
 //! `rlctl rules effective`: every limit that holds for one identity, and where it comes from.
 
-use std::io::{self, Write};
-
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::target_args::TargetArgs;
-use super::{Context, Exit, Failure, Output, policy, print_json};
+use super::{Context, Exit, Failure, Output, policy, print, print_json};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
-use crate::engine::plan::{Attempt, Entry, Origin, Plan, Question, Source, Standing, plan};
+use crate::engine::plan::{self, Attempt, Entry, Origin, Plan, Source, Standing, plan, tier_of};
 use crate::engine::policy::Rule;
-use crate::engine::rules::Rules;
+use crate::engine::rules::{Applied, Rules};
 use crate::engine::store::RuleLimit;
-use crate::output::{SCHEMA, Untrusted, about};
+use crate::output::{SCHEMA, Untrusted, moment};
 
 /// Show every limit that holds for an identity, and where it comes from
 ///
@@ -38,6 +36,8 @@ struct Report<'a> {
     tier: Option<String>,
     blocked: Option<EntryItem>,
     exempt: Option<EntryItem>,
+    /// A rule that refuses such requests, for want of an identity.
+    missing: Option<String>,
     items: Vec<Item>,
 }
 
@@ -51,6 +51,8 @@ struct EntryItem {
 #[derive(Serialize)]
 struct Item {
     rule: String,
+    /// Who is counted: the identity itself, or everybody together.
+    identity: String,
     endpoint: String,
     methods: Vec<String>,
     algorithm: &'static str,
@@ -63,95 +65,124 @@ struct Item {
     source: &'static str,
     /// In words: file:line:column, the tier, until when and why.
     from: String,
+    /// Of an override; null: for ever.
+    until_us: Option<u64>,
+    /// Of an override.
+    reason: Option<String>,
     #[serde(skip)]
     text: String,
+}
+
+/// Everything that is known about the one who is asked about.
+struct Question<'a> {
+    rules: &'a Rules,
+    attempt: Attempt<'a>,
+    standings: &'a [Standing],
+    tier: Option<&'a str>,
+    now: Micros,
 }
 
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
     let in_force = policy::load(context).await?;
     let rules = &in_force.rules;
-    let now = Micros::now();
-    let standing = in_force.standing(&args.identity).await?;
     let place = args.target.read()?;
-    let target = place.target();
-    let identities = [args.identity.clone()];
-    let attempt = Attempt { identities: &identities, target, tier: None };
-    let mut report = Report {
-        schema: SCHEMA,
-        identity: args.identity.as_str(),
-        tier: None,
-        blocked: None,
-        exempt: None,
-        items: Vec::new(),
-    };
-    match plan(rules, &attempt, std::slice::from_ref(&standing), now) {
-        Plan::Blocked { entry, .. } => report.blocked = Some(EntryItem::of(entry)),
-        Plan::Missing { .. } => {}
-        Plan::Ask(questions) => {
-            report.tier.clone_from(&questions.tier);
-            report.exempt =
-                questions.exempt.into_iter().next().map(|(_, entry)| EntryItem::of(entry));
-            if target.path.is_some() {
-                let all = questions.enforced.iter().chain(&questions.shadow);
-                report.items = all.flat_map(items).collect();
-            }
-        }
+    let identities = policy::identities_of(&args.identity);
+    let attempt = Attempt { identities: &identities, target: place.target(), tier: None };
+    let standings = in_force.standings(&identities).await?;
+    let tier = tier_of(rules.policy(), &attempt, &standings);
+    let now = Micros::now();
+    let question = Question { rules, attempt, standings: &standings, tier: tier.as_deref(), now };
+    let report = question.answer(&args.identity);
+    in_force.note_switches(context);
+    if let Some(note) = place.left_out(rules, &args.identity) {
+        context.note(note);
     }
-    if target.path.is_none() && report.exempt.is_none() {
-        report.items =
-            for_any_endpoint(rules, &args.identity, report.tier.as_deref(), &standing, now);
-    }
-    let nothing = report.items.is_empty() && report.blocked.is_none() && report.exempt.is_none();
-    if let Some(reason) = &in_force.observe {
-        context.note(policy::observe_note(reason));
-    }
+    let nothing = report.items.is_empty()
+        && report.blocked.is_none()
+        && report.exempt.is_none()
+        && report.missing.is_none();
     match context.output {
         Output::Json => print_json(&report)?,
-        Output::Table => io::stdout().lock().write_all(in_words(&report).as_bytes())?,
+        Output::Table => print(&in_words(&report))?,
     }
     Ok(if nothing { Exit::NothingMatched } else { Exit::Fine })
 }
 
-/// The limits of every rule that could win or apply for this identity somewhere.
-fn for_any_endpoint(
-    rules: &Rules,
-    identity: &Identity,
-    tier: Option<&str>,
-    standing: &Standing,
-    now: Micros,
-) -> Vec<Item> {
-    let applied = rules.anywhere(identity, tier);
-    applied
-        .flat_map(|applied| items(&Question::of(rules, applied, identity, tier, standing, now)))
-        .collect()
+impl Question<'_> {
+    fn answer<'r>(&self, asked: &'r Identity) -> Report<'r> {
+        let mut report = Report {
+            schema: SCHEMA,
+            identity: asked.as_str(),
+            tier: self.tier.map(String::from),
+            blocked: None,
+            exempt: None,
+            missing: None,
+            items: Vec::new(),
+        };
+        let mut free = Vec::new();
+        match plan(self.rules, &self.attempt, self.standings, self.now) {
+            Plan::Blocked { entry, .. } => report.blocked = Some(EntryItem::of(entry)),
+            Plan::Missing { rule } => report.missing = Some(rule.name.clone()),
+            Plan::Ask(questions) => {
+                if questions.exempt.iter().any(|(_, entry)| entry.whole_request) {
+                    free.extend(self.attempt.identities);
+                }
+                free.extend(questions.exempt.iter().map(|(identity, _)| *identity));
+                let own = questions.exempt.into_iter().find(|(identity, _)| *identity == asked);
+                report.exempt = own.map(|(_, entry)| EntryItem::of(entry));
+            }
+        }
+        for (identity, standing) in self.attempt.identities.iter().zip(self.standings) {
+            if !free.contains(&identity) {
+                report.items.extend(self.limits_of(identity, standing));
+            }
+        }
+        report
+    }
+
+    /// The limits that a request at the endpoint would meet, or without one those of every rule
+    /// that could win or apply somewhere.
+    fn limits_of(&self, identity: &Identity, standing: &Standing) -> Vec<Item> {
+        let Question { rules, attempt: Attempt { identities, target, .. }, tier, now, .. } = self;
+        let applied: Vec<Applied<'_>> = if target.path.is_some() {
+            let applying = rules.applying(identity, identities, *tier, *target);
+            applying.enforced.into_iter().chain(applying.shadow).collect()
+        } else {
+            rules.anywhere(identity, *tier, target.method).collect()
+        };
+        let limits = |applied| plan::Question::of(rules, applied, identity, *tier, standing, *now);
+        applied.into_iter().flat_map(|applied| items(&limits(applied))).collect()
+    }
 }
 
-fn items(question: &Question<'_>) -> Vec<Item> {
+fn items(question: &plan::Question<'_>) -> Vec<Item> {
     question
         .limits
         .iter()
         .zip(&question.sources)
-        .map(|(limit, source)| Item::of(limit, source))
+        .map(|(limit, source)| Item::of(question.identity, limit, source))
         .collect()
 }
 
 impl Item {
-    fn of(limit: &RuleLimit, source: &Source<'_>) -> Item {
+    fn of(identity: &Identity, limit: &RuleLimit, source: &Source<'_>) -> Item {
         let Source { rule, origin } = source;
         let Rule { name, endpoint, methods, cost, shadow, place, .. } = rule;
         let (kind, from) = match origin {
             Origin::Rule => ("rule", place.to_string()),
             Origin::Tier { name, place } => ("tier", format!("tier {name}, {place}")),
             Origin::Override { until, reason } => {
-                let until = until.map_or("for ever".into(), |until| {
-                    format!("for another {}", about(until.saturating_sub(Micros::now())))
-                });
-                ("override", format!("override {until}: {reason}"))
+                ("override", format!("override {}: {reason}", holds(*until)))
             }
+        };
+        let (until, reason) = match origin {
+            Origin::Override { until, reason } => (*until, Some(reason.clone())),
+            _ => (None, None),
         };
         let it = limit.limit();
         Item {
             rule: name.clone(),
+            identity: identity.to_string(),
             endpoint: endpoint.to_string(),
             methods: methods.clone(),
             algorithm: it.algorithm().name(),
@@ -162,6 +193,8 @@ impl Item {
             shadow: *shadow,
             source: kind,
             from,
+            until_us: until.map(|until| until.0),
+            reason,
             text: it.to_string(),
         }
     }
@@ -177,16 +210,15 @@ impl EntryItem {
     }
 
     fn in_words(&self, what: &str) -> String {
-        let until = match self.until_us {
-            Some(until) => {
-                format!(" for another {}", about(Micros(until).saturating_sub(Micros::now())))
-            }
-            None => " for ever".into(),
-        };
+        let until = holds(self.until_us.map(Micros));
         let place =
             self.place.as_ref().map_or(String::new(), |place| format!(" ({})", Untrusted(place)));
-        format!("{what}{until}: {}{place}\n", Untrusted(&self.reason))
+        format!("{what} {until}: {}{place}\n", Untrusted(&self.reason))
     }
+}
+
+fn holds(until: Option<Micros>) -> String {
+    until.map_or("for ever".into(), |until| format!("until {}", moment(until)))
 }
 
 fn in_words(report: &Report<'_>) -> String {
@@ -196,10 +228,15 @@ fn in_words(report: &Report<'_>) -> String {
         return text + &entry.in_words("blocked");
     }
     if let Some(entry) = &report.exempt {
-        return text + &entry.in_words("exempt");
+        text += &entry.in_words("exempt");
+    }
+    if let Some(rule) = &report.missing {
+        text +=
+            &format!("refused: rule {rule} asks for an identity that the request does not have\n");
     }
     if report.items.is_empty() {
-        return text + "no rule limits it\n";
+        let nothing = report.exempt.is_none() && report.missing.is_none();
+        return text + if nothing { "no rule limits it\n" } else { "" };
     }
     let mut table = Table::new();
     table
@@ -208,8 +245,9 @@ fn in_words(report: &Report<'_>) -> String {
     for item in &report.items {
         let methods = if item.methods.is_empty() { "all".into() } else { item.methods.join(",") };
         let shadow = if item.shadow { " (shadow)" } else { "" };
+        let shared = if item.identity == report.identity { "" } else { " (shared by all)" };
         let cells = [
-            format!("{}{shadow}", item.rule),
+            format!("{}{shadow}{shared}", item.rule),
             item.endpoint.clone(),
             methods,
             format!("{} {}", item.text, item.algorithm),

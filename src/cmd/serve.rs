@@ -8,12 +8,10 @@ use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::limit_args::LimitArgs;
-use super::policy::STORE;
 use super::{Context, Exit, Failure, OPERATOR_DEADLINE, rules_file};
 use crate::engine::clock::Micros;
 use crate::engine::limit::Limit;
 use crate::engine::live::LivePolicy;
-use crate::engine::store::redis::RedisAddress;
 use crate::engine::units;
 use crate::gateway::proxy::{Destination, Upstream};
 use crate::gateway::serve::{ServeOptions, Serving, bind};
@@ -71,7 +69,7 @@ pub(super) struct Args {
 
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
     let options = args.options(context)?;
-    let source = args.source(context)?;
+    let source = args.source(context).await?;
     let listen = args.listen.clone().or_else(|| context.env("RLCTL_LISTEN"));
     let (listener, address) = open(listen.as_deref().unwrap_or("127.0.0.1:8080"), "--listen")?;
     let scheme = if options.tls.is_some() { "https" } else { "http" };
@@ -117,32 +115,38 @@ impl Args {
             }
             _ => None,
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let usual = ServeOptions::to(upstream);
         Ok(ServeOptions {
-            upstream,
             tls,
             roots,
-            workers: self.workers.map_or(cores, usize::from),
+            workers: self.workers.map_or(usual.workers, usize::from),
             max_connections: self.max_connections as usize,
             drain: self.drain.into(),
             upstream_patience: self.upstream_timeout.into(),
+            ..usual
         })
     }
 
-    fn source(&self, context: &Context) -> Result<PolicySource, Failure> {
+    async fn source(&self, context: &Context) -> Result<PolicySource, Failure> {
         match context.rules.as_deref() {
             Some(_) if self.limits.are_given() => {
                 Err(Failure::usage("give --limit or --rules, not both"))
             }
-            Some(STORE) if context.redis.is_none() => Err(Failure::usage(
-                "--rules store is kept in a Redis; say in which one with --redis URL",
-            )),
-            Some(STORE) => Ok(PolicySource::Published),
-            Some(file) => {
-                // What is wrong is told now, with its place; later changes are refused in the log.
-                rules_file::load(file)?;
-                Ok(PolicySource::File(file.into()))
-            }
+            Some(named) => match rules_file::in_store(named) {
+                None => {
+                    // What is wrong is told now, with its place; later changes are refused in the
+                    // log.
+                    rules_file::load(named, context).await?;
+                    Ok(PolicySource::File(named.into()))
+                }
+                Some(Some(_)) => Err(Failure::usage(
+                    "a gateway follows the newest version; rlctl rules rollback publishes an old one",
+                )),
+                Some(None) if context.redis.is_none() => Err(Failure::usage(
+                    "--rules store is kept in a Redis; say in which one with --redis URL",
+                )),
+                Some(None) => Ok(PolicySource::Published),
+            },
             None => {
                 let limits = self.limits.limits(context)?;
                 Ok(PolicySource::Given { name: "--limit".into(), text: policy_of(&limits) })
@@ -180,10 +184,9 @@ fn open(address: &str, flag: &str) -> Result<(TcpListener, SocketAddr), Failure>
 
 fn backing(context: &Context) -> Result<Option<Backing>, Failure> {
     let Some(url) = &context.redis else { return Ok(None) };
-    let address =
-        RedisAddress::parse(url, context.redis_password.clone()).map_err(Failure::usage)?;
-    let prefix = context.prefix.clone();
-    Ok(Some(Backing { address, prefix, connect_timeout: OPERATOR_DEADLINE }))
+    let options = context.options(url, OPERATOR_DEADLINE)?;
+    let (address, connect_timeout) = (options.address, options.connect_timeout);
+    Ok(Some(Backing { address, prefix: context.prefix.clone(), connect_timeout }))
 }
 
 /// What a person should know who has just started it.

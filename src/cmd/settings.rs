@@ -60,11 +60,11 @@ impl Settings {
         let project = folder.ancestors().map(|f| f.join(PROJECT_FILE)).find(|file| file.is_file());
         let user_path = config_home.map(|home| home.join("rlctl").join("config.toml"));
         let existing = user_path.clone().filter(|path| path.is_file());
-        Ok(Settings {
-            project: project.as_deref().map(read_file).transpose()?,
-            user: existing.as_deref().map(read_file).transpose()?,
-            user_path,
-        })
+        let project = project.as_deref().map(read_file).transpose()?;
+        if let Some(file) = &project {
+            refuse_commands(file)?;
+        }
+        Ok(Settings { project, user: existing.as_deref().map(read_file).transpose()?, user_path })
     }
 
     /// The context that is in use when none is named.
@@ -79,7 +79,9 @@ impl Settings {
         found.ok_or_else(|| {
             let known: Vec<&str> = self.contexts().map(|(name, _, _)| name).collect();
             let known = if known.is_empty() { "there are none".into() } else { known.join(", ") };
-            Failure::new(Exit::BadFile, format!("there is no context `{name}`; known: {known}"))
+            let next = "rlctl context use NAME chooses one";
+            let what = format!("there is no context `{name}`; known: {known}; {next}");
+            Failure::new(Exit::BadFile, what)
         })
     }
 
@@ -102,12 +104,37 @@ fn read_file(path: &Path) -> Result<SettingsFile, Failure> {
         return Err(bad(format!("{size} bytes are too many for a settings file")));
     }
     let text = fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
-    // The parser's own words quote the line, which may hold a password: only the place is told.
+    // What stands in the file may be a password: the place is told, and what belongs there.
     let mut file: SettingsFile = toml::from_str(&text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         let line = text[..at.min(text.len())].matches('\n').count() + 1;
-        bad(format!("line {line}: {}", error.message()))
+        bad(format!("line {line}: {}", without_values(error.message())))
     })?;
     file.path = path.into();
     Ok(file)
+}
+
+/// A project's file comes with what somebody else wrote: nothing in it is run.
+fn refuse_commands(project: &SettingsFile) -> Result<(), Failure> {
+    let of = project.contexts.iter().find(|(_, context)| context.password_command.is_some());
+    let Some((name, _)) = of else { return Ok(()) };
+    let path = project.path.display();
+    Err(Failure::new(
+        Exit::BadFile,
+        format!(
+            "{path}: context `{name}` has a password_command; it would run on your machine, so it \
+             is taken only from your own config file"
+        ),
+    ))
+}
+
+/// The parser quotes a value of the wrong kind: `invalid type: string "…", expected a boolean`.
+fn without_values(message: &str) -> String {
+    match message.rsplit_once(", expected ") {
+        Some((found, expected)) if found.starts_with("invalid ") => {
+            let expected = expected.replace("struct ContextSettings", "a table of settings");
+            format!("expected {expected}")
+        }
+        _ => message.into(),
+    }
 }

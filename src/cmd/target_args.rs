@@ -1,7 +1,9 @@
 //! `--endpoint` and `--method`: what a request asks for, as rules see it.
 
 use super::Failure;
-use crate::engine::rules::{Target, normal_path};
+use crate::engine::identity::Identity;
+use crate::engine::policy::Rule;
+use crate::engine::rules::{Rules, Target, normal_path};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TargetArgs {
@@ -35,5 +37,25 @@ impl TargetArgs {
 impl Place {
     pub(super) fn target(&self) -> Target<'_> {
         Target { path: self.path.as_deref(), method: self.method.as_deref(), only: None }
+    }
+
+    /// Rules that this endpoint has for some methods, where no method was said.
+    pub(super) fn left_out(&self, rules: &Rules, identity: &Identity) -> Option<String> {
+        let path = self.path.as_deref().filter(|_| self.method.is_none())?;
+        let here = |rule: &&Rule| {
+            rule.enabled
+                && !rule.methods.is_empty()
+                && rule.dimension.holds(identity)
+                && rule.endpoint.matches(Some(path))
+        };
+        let left: Vec<String> = rules
+            .policy()
+            .rules
+            .iter()
+            .filter(here)
+            .map(|rule| format!("{} ({})", rule.name, rule.methods.join(", ")))
+            .collect();
+        let names = left.join(", ");
+        (!left.is_empty()).then(|| format!("without --method these rules are left out: {names}"))
     }
 }

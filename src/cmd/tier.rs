@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::registry_args::{Holds, WriteArgs, change_identity, until};
+use super::registry_args::{Holds, Known, WriteArgs, change_identity, until};
 use super::{Context, Exit, Failure, Output, print_json};
 use crate::engine::identity::Identity;
 use crate::engine::registry::Change;
@@ -30,7 +30,7 @@ pub(super) struct Args {
 enum Verb {
     /// Assign an identity to a tier
     Set {
-        identity: Identity,
+        identity: Known,
         /// Its name in the rules file
         tier: String,
         /// How long: 30m, 2h, 14d, or forever
@@ -62,7 +62,7 @@ struct Report<'a> {
 
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
     match args.verb {
-        Verb::Set { identity, tier, holds: Holds(lasts), write } => {
+        Verb::Set { identity: Known(identity), tier, holds: Holds(lasts), write } => {
             change_identity(&identity, &Change::SetTier { tier, lasts }, &write, context).await
         }
         Verb::Rm { identity, write } => {

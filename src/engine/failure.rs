@@ -53,6 +53,11 @@ impl Local {
         self.store.reset(identity, rule);
     }
 
+    /// What decides here, to be looked at.
+    pub fn store(&self) -> &MemoryStore {
+        &self.store
+    }
+
     /// This process's part of a limit: at least 1, so that nobody is shut out altogether.
     pub(super) fn share(&self, rule: &Rule, limit: &RuleLimit) -> Arc<RuleLimit> {
         let whole = limit.limit();
@@ -88,7 +93,7 @@ mod tests {
         let local = Local::new(10);
         local.set_gateways(gateways);
         let identity = "ip:192.0.2.1".parse().unwrap();
-        let applied = rules.anywhere(&identity, None).next().unwrap();
+        let applied = rules.anywhere(&identity, None, None).next().unwrap();
         local.share(applied.rule, &applied.limits(None)[0]).limit().to_string()
     }
 

@@ -58,6 +58,11 @@ impl Identity {
         })
     }
 
+    /// What every request is also counted as, whoever makes it.
+    pub fn everybody() -> Identity {
+        Identity(CompactString::const_new("global:all"))
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -88,6 +93,12 @@ impl FromStr for Identity {
             _ => Ok(opaque),
         }
     }
+}
+
+/// Whether a text, an identity or a pattern, begins with a dimension that rules can count by.
+pub fn names_a_dimension(text: &str) -> bool {
+    let known = ["user:", "apikey:", "ip:", "header:", "global:"];
+    known.iter().any(|dimension| text.starts_with(dimension))
 }
 
 /// What kind of identity a rule counts by.
@@ -188,7 +199,7 @@ impl FromStr for Pattern {
     /// `user:123`, `user:12*`, `ip:10.0.0.0/8`.
     fn from_str(text: &str) -> Result<Pattern, IdentityError> {
         if text.contains('*') {
-            return Identity::opaque(text).map(|_| Pattern::Glob(text.into()));
+            return Identity::opaque(text).map(|_| Pattern::Glob(canonical_glob(text)));
         }
         match text.strip_prefix("ip:").filter(|ip| ip.contains('/')) {
             Some(network) => network
@@ -197,6 +208,18 @@ impl FromStr for Pattern {
                 .map_err(|_| IdentityError::NotAnAddress(network.into())),
             None => text.parse().map(Pattern::Exact),
         }
+    }
+}
+
+/// A family in the spelling of its members: `User:1*` would match nobody.
+fn canonical_glob(text: &str) -> String {
+    let Some((dimension, id)) = text.split_once(':') else { return text.into() };
+    let lower = dimension.to_ascii_lowercase();
+    match (lower.as_str(), id.split_once(':')) {
+        ("header", Some((name, value))) => format!("header:{}:{value}", name.to_ascii_lowercase()),
+        ("ip", _) => format!("ip:{}", id.to_ascii_lowercase()),
+        ("user" | "apikey" | "global" | "header", _) => format!("{lower}:{id}"),
+        _ => text.into(),
     }
 }
 
@@ -271,6 +294,10 @@ mod tests {
             ("user:*9", "user:129", true),
             ("*:a*b*", "user:xaxbx", false),
             ("*:a*b*", "user:axbx", true),
+            ("User:1*", "user:12", true),
+            ("user:A*", "user:a1", false),
+            ("header:X-Tenant:Ac*", "header:x-tenant:Acme", true),
+            ("IP:2001:DB8:*", "ip:2001:db8:1::", true),
             ("apikey:internal-*", "apikey:internal-", true),
             ("ip:10.0.0.0/8", "ip:10.255.0.1", true),
             ("ip:10.0.0.0/8", "ip:11.0.0.1", false),

@@ -107,7 +107,7 @@ pub fn plan<'a>(
 ) -> Plan<'a> {
     let policy: &'a Policy = rules.policy();
     for (identity, standing) in attempt.identities.iter().zip(standings) {
-        let listed = || find_listed(&policy.block, identity, now);
+        let listed = || rules.block_of(identity, now).map(Entry::of);
         if let Some(entry) = standing.block.clone().filter(|e| e.is_on(now)).or_else(listed) {
             return Plan::Blocked { identity, entry };
         }
@@ -118,7 +118,7 @@ pub fn plan<'a>(
     }
     let mut questions = Questions { tier, ..Questions::default() };
     for (identity, standing) in attempt.identities.iter().zip(standings) {
-        let listed = || find_listed(&policy.exempt, identity, now);
+        let listed = || rules.exemption_of(identity, now).map(Entry::of);
         match standing.exempt.clone().filter(|e| e.is_on(now)).or_else(listed) {
             Some(entry) => questions.exempt.push((identity, entry)),
             None => questions.ask_about(rules, attempt, identity, standing, now),
@@ -212,28 +212,24 @@ impl<'a> Question<'a> {
 }
 
 impl Entry {
+    fn of(listed: &Listed) -> Entry {
+        Entry {
+            reason: listed.reason.clone(),
+            until: listed.until,
+            whole_request: listed.whole_request,
+            place: Some(listed.place.clone()),
+        }
+    }
+
     pub fn is_on(&self, now: Micros) -> bool {
         self.until.is_none_or(|until| until > now)
     }
 }
 
-fn find_listed(list: &[Listed], identity: &Identity, now: Micros) -> Option<Entry> {
-    let found = list.iter().find(|listed| {
-        listed.until.is_none_or(|until| until > now)
-            && listed.matches.iter().any(|p| p.matches(identity))
-    });
-    found.map(|listed| Entry {
-        reason: listed.reason.clone(),
-        until: listed.until,
-        whole_request: listed.whole_request,
-        place: Some(listed.place.clone()),
-    })
-}
-
 /// The first assignment among the user, apikey, header and ip of a request (in the store before in
 /// the file), else what a trusted header names, else the default. A tier that does not exist is
 /// nobody's.
-fn tier_of(policy: &Policy, attempt: &Attempt<'_>, standings: &[Standing]) -> Option<String> {
+pub fn tier_of(policy: &Policy, attempt: &Attempt<'_>, standings: &[Standing]) -> Option<String> {
     let rank = |identity: &Identity| match identity.as_str().split(':').next() {
         Some("user") => 0,
         Some("apikey") => 1,

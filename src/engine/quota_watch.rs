@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::clock::Micros;
 use super::limit::{Decision, QuotaState};
 use super::store::RuleLimit;
 use crate::engine::identity::Identity;
@@ -12,8 +13,18 @@ use crate::engine::identity::Identity;
 pub struct QuotaWatch {
     max: usize,
     /// By identity, then by the name of the limit: whoever is not here costs one look.
-    known: HashMap<Identity, Vec<(String, QuotaState)>>,
-    quotas: usize,
+    known: HashMap<Identity, Vec<Watched>>,
+    warning: usize,
+    throttled: usize,
+}
+
+#[derive(Debug)]
+struct Watched {
+    /// Its limit.
+    name: String,
+    state: QuotaState,
+    /// When it is whole again, if nobody comes.
+    whole_at: Micros,
 }
 
 /// A quota went from one state to another.
@@ -25,16 +36,21 @@ pub struct Transition {
 
 impl QuotaWatch {
     pub fn new(max: usize) -> QuotaWatch {
-        QuotaWatch { max, known: HashMap::new(), quotas: 0 }
+        QuotaWatch { max, known: HashMap::new(), warning: 0, throttled: 0 }
     }
 
     /// How many quotas are known to be in warning or throttled.
     pub fn len(&self) -> usize {
-        self.quotas
+        self.warning + self.throttled
+    }
+
+    /// How many are in `warning`, and how many are `throttled`.
+    pub fn by_state(&self) -> (usize, usize) {
+        (self.warning, self.throttled)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.quotas == 0
+        self.len() == 0
     }
 
     /// The state after this decision, and the transition if it is a new one. When the watch is
@@ -45,31 +61,58 @@ impl QuotaWatch {
         limit: &RuleLimit,
         decision: &Decision,
     ) -> (QuotaState, Option<Transition>) {
+        let has_room = self.len() < self.max;
         let known = self.known.get_mut(identity);
-        let place = known.and_then(|all| all.iter_mut().find(|(name, _)| name == limit.name()));
-        let from = place.as_ref().map_or(QuotaState::Normal, |(_, state)| *state);
+        let place = known.and_then(|all| all.iter_mut().find(|w| w.name == limit.name()));
+        let from = place.as_ref().map_or(QuotaState::Normal, |watched| watched.state);
         let mut to = decision.state();
         if to == QuotaState::Normal && from != QuotaState::Normal && !below_70_percent(decision) {
             to = QuotaState::Warning;
         }
+        let whole_at = decision.at + decision.reset_after;
         match (place, to) {
             (None, QuotaState::Normal) => {}
             (Some(_), QuotaState::Normal) => self.forget(identity, limit.name()),
-            (Some((_, state)), _) => *state = to,
-            (None, _) if self.quotas < self.max => {
-                self.quotas += 1;
+            (Some(watched), _) => {
+                (watched.state, watched.whole_at) = (to, whole_at);
+            }
+            (None, _) if has_room => {
                 let all = self.known.entry(identity.clone()).or_default();
-                all.push((limit.name().into(), to));
+                all.push(Watched { name: limit.name().into(), state: to, whole_at });
             }
             (None, _) => return (to, None),
         }
+        self.count(from, -1);
+        self.count(to, 1);
         (to, (from != to).then_some(Transition { from, to }))
+    }
+
+    /// Forgets whoever stayed away until the quota was whole: that is normal again.
+    pub fn forget_past(&mut self, now: Micros) {
+        let (mut warning, mut throttled) = (0, 0);
+        self.known.retain(|_, all| {
+            all.retain(|watched| watched.whole_at > now);
+            all.iter().for_each(|watched| match watched.state {
+                QuotaState::Throttled => throttled += 1,
+                _ => warning += 1,
+            });
+            !all.is_empty()
+        });
+        (self.warning, self.throttled) = (warning, throttled);
+    }
+
+    fn count(&mut self, state: QuotaState, by: isize) {
+        let counter = match state {
+            QuotaState::Normal => return,
+            QuotaState::Warning => &mut self.warning,
+            QuotaState::Throttled => &mut self.throttled,
+        };
+        *counter = counter.saturating_add_signed(by);
     }
 
     fn forget(&mut self, identity: &Identity, limit: &str) {
         let Some(all) = self.known.get_mut(identity) else { return };
-        all.retain(|(name, _)| name != limit);
-        self.quotas -= 1;
+        all.retain(|watched| watched.name != limit);
         if all.is_empty() {
             self.known.remove(identity);
         }
@@ -84,7 +127,6 @@ fn below_70_percent(decision: &Decision) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::clock::Micros;
     use crate::engine::limit::{Algorithm, Limit};
     use QuotaState::{Normal, Throttled, Warning};
 
@@ -125,6 +167,26 @@ mod tests {
             told,
             [(Normal, Warning), (Warning, Throttled), (Throttled, Warning), (Warning, Normal)]
         );
+    }
+
+    #[test]
+    fn who_stays_away_until_the_quota_is_whole_is_forgotten() {
+        let mut watch = QuotaWatch::new(10);
+        let limit = Limit::new(Algorithm::Gcra, "100/1m".parse().unwrap()).unwrap();
+        let rule = RuleLimit::new("r", 0, limit);
+        for (who, remaining, reset) in [("user:1", 0, 50), ("user:2", 20, 40), ("user:3", 10, 60)] {
+            let decision = Decision { remaining, ..Decision::at(&limit, Micros(100)) };
+            let decision = Decision { reset_after: Micros(reset), ..decision };
+            watch.observe(&who.parse().unwrap(), &rule, &decision);
+        }
+        assert_eq!(watch.by_state(), (2, 1));
+        watch.forget_past(Micros(140));
+        assert_eq!(watch.by_state(), (1, 1));
+        watch.forget_past(Micros(159));
+        assert_eq!(watch.by_state(), (1, 0));
+        watch.forget_past(Micros(160));
+        assert!(watch.is_empty());
+        assert!(watch.known.is_empty());
     }
 
     #[test]

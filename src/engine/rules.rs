@@ -11,8 +11,10 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
+use super::clock::Micros;
 use super::identity::{Dimension, Identity, Pattern};
-use super::policy::{Endpoint, LimitSpec, Policy, Rule, RuleLimits};
+use super::patterns::Patterns;
+use super::policy::{Endpoint, LimitSpec, Listed, Policy, Rule, RuleLimits};
 use super::store::RuleLimit;
 
 /// Only what the policy says is put in, so that nobody outside can choose keys that collide.
@@ -43,6 +45,9 @@ pub struct Rules {
     limits: Vec<LimitsOfRule>,
     /// Rules that refuse requests without an identity of their dimension.
     insisting: Vec<usize>,
+    /// The entries of the policy's lists.
+    block: Patterns<usize>,
+    exempt: Patterns<usize>,
 }
 
 /// The limits of one rule under the names of their buckets.
@@ -76,12 +81,13 @@ struct Node {
     here: Group,
 }
 
-/// Rules with the same endpoint, best first; those for single identities apart, so that ten
-/// thousand of them cost no more than one.
+/// Rules with the same endpoint, best first; those for some identities apart, so that ten thousand
+/// of them cost no more than one.
 #[derive(Debug, Default)]
 struct Group {
-    for_many: Vec<Candidate>,
-    for_one: HashMap<Identity, Vec<Candidate>>,
+    for_all: Vec<Candidate>,
+    /// Seldom there: ten thousand endpoints have a group each.
+    for_some: Option<Box<Patterns<Candidate>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,7 +135,9 @@ impl Rules {
         let limits = policy.rules.iter().map(|rule| LimitsOfRule::of(rule, &policy)).collect();
         let insists = |rule: &Rule| rule.enabled && rule.reject_missing && !rule.shadow;
         let insisting = (0..policy.rules.len()).filter(|n| insists(&policy.rules[*n])).collect();
-        Rules { policy, dimensions: dimensions.into_iter().collect(), limits, insisting }
+        let (block, exempt) = (entries_of(&policy.block), entries_of(&policy.exempt));
+        let dimensions = dimensions.into_iter().collect();
+        Rules { policy, dimensions, limits, insisting, block, exempt }
     }
 
     pub fn policy(&self) -> &Arc<Policy> {
@@ -147,6 +155,15 @@ impl Rules {
             Dimension::Header(name) => Some(name.as_str()),
             _ => None,
         })
+    }
+
+    /// The first entry of the policy that blocks `identity` now.
+    pub fn block_of(&self, identity: &Identity, now: Micros) -> Option<&Listed> {
+        first_on(&self.policy.block, &self.block.of(identity), now)
+    }
+
+    pub fn exemption_of(&self, identity: &Identity, now: Micros) -> Option<&Listed> {
+        first_on(&self.policy.exempt, &self.exempt.of(identity), now)
     }
 
     /// The rules for `identity`, one of the identities of a request.
@@ -176,18 +193,22 @@ impl Rules {
         applying
     }
 
-    /// Every rule that can apply to `identity` at some endpoint, in the order of the file.
+    /// Every rule that can apply to `identity` at some endpoint, in the order of the file; with a
+    /// method, those that can for it.
     pub fn anywhere<'a>(
         &'a self,
         identity: &Identity,
         tier: Option<&str>,
+        method: Option<&str>,
     ) -> impl Iterator<Item = Applied<'a>> {
         let fits = move |rule: &&Rule| {
+            let by_method = rule.methods.is_empty()
+                || method.is_none_or(|m| rule.methods.iter().any(|own| own == m));
             let by_tier = rule.tiers.is_empty()
                 || tier.is_some_and(|t| rule.tiers.iter().any(|own| own == t));
             let by_identity =
                 rule.matches.is_empty() || rule.matches.iter().any(|p| p.matches(identity));
-            rule.enabled && rule.dimension.holds(identity) && by_tier && by_identity
+            rule.enabled && rule.dimension.holds(identity) && by_method && by_tier && by_identity
         };
         let both = self.policy.rules.iter().zip(&self.limits);
         both.filter(move |(rule, _)| fits(rule)).map(|(rule, limits)| Applied { rule, limits })
@@ -208,6 +229,19 @@ impl Rules {
                 && rule.is_for(all, tier, target.method)
         })
     }
+}
+
+fn entries_of(list: &[Listed]) -> Patterns<usize> {
+    let mut patterns = Patterns::default();
+    for (number, entry) in list.iter().enumerate() {
+        entry.matches.iter().for_each(|pattern| patterns.add(pattern, number));
+    }
+    patterns
+}
+
+fn first_on<'a>(list: &'a [Listed], matching: &[usize], now: Micros) -> Option<&'a Listed> {
+    let mut entries = matching.iter().map(|number| &list[*number]);
+    entries.find(|entry| entry.until.is_none_or(|until| until > now))
 }
 
 impl LimitsOfRule {
@@ -337,7 +371,7 @@ impl Finder {
         let mut found = SmallVec::new();
         self.visit(path, |groups| {
             for group in groups {
-                found.extend(group.candidates(identity).filter(|c| fits(c)).copied());
+                found.extend(group.candidates(identity).into_iter().filter(|c| fits(c)));
             }
             false
         });
@@ -412,42 +446,30 @@ impl Node {
 
 impl Group {
     fn is_empty(&self) -> bool {
-        self.for_many.is_empty() && self.for_one.is_empty()
+        self.for_all.is_empty() && self.for_some.is_none()
     }
 
     fn add(&mut self, candidate: Candidate, matches: &[Pattern]) {
-        let exact = |pattern: &Pattern| match pattern {
-            Pattern::Exact(identity) => Some(identity.clone()),
-            _ => None,
-        };
-        let identities: Option<Vec<Identity>> = matches.iter().map(exact).collect();
-        match identities.filter(|identities| !identities.is_empty()) {
-            Some(identities) => {
-                for identity in identities {
-                    insert(self.for_one.entry(identity).or_default(), candidate);
-                }
-            }
-            None => insert(&mut self.for_many, candidate),
+        if matches.is_empty() {
+            let at = self.for_all.partition_point(|other| *other < candidate);
+            self.for_all.insert(at, candidate);
+        }
+        for pattern in matches {
+            self.for_some.get_or_insert_default().add(pattern, candidate);
         }
     }
 
-    fn candidates(&self, identity: &Identity) -> impl Iterator<Item = &Candidate> {
-        let for_this = if self.for_one.is_empty() { None } else { self.for_one.get(identity) };
-        self.for_many.iter().chain(for_this.into_iter().flatten())
+    fn candidates(&self, identity: &Identity) -> SmallVec<[Candidate; 2]> {
+        let mut all = self.for_some.as_ref().map(|some| some.of(identity)).unwrap_or_default();
+        all.extend(self.for_all.iter().copied());
+        all
     }
 
     fn first(&self, identity: &Identity, fits: &impl Fn(&Candidate) -> bool) -> Option<Candidate> {
-        let for_this = if self.for_one.is_empty() { None } else { self.for_one.get(identity) };
         let best = |candidates: &[Candidate]| candidates.iter().copied().find(fits);
-        let (many, this) = (best(&self.for_many), for_this.and_then(|list| best(list)));
-        many.into_iter().chain(this).min()
+        let some = self.for_some.as_ref().and_then(|some| best(&some.of(identity)));
+        best(&self.for_all).into_iter().chain(some).min()
     }
-}
-
-/// Keeps the list in order, best first.
-fn insert(list: &mut Vec<Candidate>, candidate: Candidate) {
-    let at = list.partition_point(|other| *other < candidate);
-    list.insert(at, candidate);
 }
 
 fn segments_of(path: &str) -> impl Iterator<Item = &str> + Clone {

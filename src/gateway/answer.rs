@@ -42,6 +42,18 @@ pub enum Outcome {
     Unavailable,
 }
 
+impl Outcome {
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Allowed => "allowed",
+            Outcome::Limited => "limited",
+            Outcome::Blocked => "blocked",
+            Outcome::Missing => "missing",
+            Outcome::Unavailable => "unavailable",
+        }
+    }
+}
+
 impl Answer {
     /// `now` serves for the end of a block, `state` is what a watch with memory says of the quota.
     pub fn of(verdict: &Verdict, state: Option<QuotaState>, now: Micros) -> Answer {

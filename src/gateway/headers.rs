@@ -39,8 +39,9 @@ pub fn tell_limits(
         }
         return;
     };
-    for field in &FIELDS {
-        headers.remove(field);
+    // Most upstreams have none of them.
+    if headers.keys().any(|name| FIELDS.contains(name)) {
+        FIELDS.iter().for_each(|field| drop(headers.remove(field)));
     }
     if families.x {
         headers.insert(X_LIMIT, capacity.into());

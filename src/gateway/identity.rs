@@ -52,7 +52,7 @@ impl Caller {
         }
         identities.push(of_address(address, sources.ipv6_prefix));
         if rules.counts_by(&Dimension::Global) {
-            identities.extend("global:all".parse::<Identity>());
+            identities.push(Identity::everybody());
         }
         let tier = match &sources.tier_header {
             Some(name) if peer_is_trusted => only_value(headers, name)?,

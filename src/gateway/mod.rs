@@ -5,17 +5,25 @@
 pub mod access;
 pub mod answer;
 pub mod api;
+pub mod counters;
+pub mod events;
 pub mod headers;
+pub mod history;
 pub mod identity;
 pub mod listen;
+pub mod log;
+mod metrics;
+mod notice;
 mod open;
 mod own_limits;
 pub mod proxy;
 pub mod refusal;
 pub mod serve;
 pub mod shed;
+mod snapshot;
 pub mod stats;
 pub mod tls;
+pub mod top;
 mod upkeep;
 
 use std::sync::atomic::{AtomicBool, Ordering};

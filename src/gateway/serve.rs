@@ -33,6 +33,23 @@ pub struct ServeOptions {
     /// How long connections may go on after the stop.
     pub drain: Duration,
     pub upstream_patience: Duration,
+    /// How long the head of a request may take, and a connection may idle before it.
+    pub head_within: Duration,
+}
+
+impl ServeOptions {
+    pub fn to(upstream: Upstream) -> ServeOptions {
+        ServeOptions {
+            upstream,
+            tls: None,
+            roots: Roots::default(),
+            workers: std::thread::available_parallelism().map_or(1, usize::from),
+            max_connections: 10_000,
+            drain: Duration::from_secs(30),
+            upstream_patience: Duration::from_secs(60),
+            head_within: Duration::from_secs(30),
+        }
+    }
 }
 
 /// The running proxy; dropped, it is told to stop.
@@ -42,12 +59,23 @@ pub struct Serving {
     workers: Vec<JoinHandle<io::Result<bool>>>,
 }
 
-/// Opens a door; port 0 takes a free one.
+/// Opens a door, to which each worker may open another; port 0 takes a free one.
 pub fn bind(address: SocketAddr) -> io::Result<StdListener> {
+    // Alone at first: another process must not share the door unnoticed.
+    let alone = open(address, false)?;
+    let address = alone.local_addr()?;
+    drop(alone);
+    open(address, true)
+}
+
+fn open(address: SocketAddr, share: bool) -> io::Result<StdListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     // A restart must not wait for the old connections to be forgotten.
     #[cfg(unix)]
     socket.set_reuse_address(true)?;
+    // One door for each worker, and the system shares clients out among them.
+    #[cfg(target_os = "linux")]
+    socket.set_reuse_port(share)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
@@ -55,7 +83,7 @@ pub fn bind(address: SocketAddr) -> io::Result<StdListener> {
 }
 
 impl Serving {
-    /// Starts the workers on one door; whoever is free accepts.
+    /// Starts the workers, each on a door of its own where the system knows how.
     pub fn start(
         gateway: &Arc<Gateway>,
         listener: &StdListener,
@@ -65,7 +93,11 @@ impl Serving {
         let mut workers = Vec::new();
         for number in 0..options.workers.max(1) {
             let (gateway, options) = (gateway.clone(), options.clone());
-            let (listener, closing) = (listener.try_clone()?, closing.clone());
+            let listener = match number {
+                0 => listener.try_clone()?,
+                _ => another(listener)?,
+            };
+            let closing = closing.clone();
             let name = format!("proxy-{number}");
             let work = move || work(gateway, listener, &options, closing);
             workers.push(thread::Builder::new().name(name).spawn(work)?);
@@ -93,6 +125,15 @@ impl Drop for Serving {
     }
 }
 
+/// A second door at the same address.
+fn another(listener: &StdListener) -> io::Result<StdListener> {
+    if cfg!(target_os = "linux") {
+        open(listener.local_addr()?, true)
+    } else {
+        listener.try_clone()
+    }
+}
+
 fn work(
     gateway: Arc<Gateway>,
     listener: StdListener,
@@ -103,10 +144,13 @@ fn work(
     let share = options.max_connections.div_ceil(options.workers.max(1));
     runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        let proxy = Proxy::new(gateway, options.upstream.clone(), options.roots.clone())
-            .with_patience(options.upstream_patience);
-        let proxy = Arc::new(proxy);
-        let door = Door { tls: options.tls.clone(), ..Door::new(share, closing) };
+        let (upstream, roots) = (options.upstream.clone(), options.roots.clone());
+        let proxy = Arc::new(Proxy::new(gateway, upstream, roots, options.upstream_patience));
+        let door = Door {
+            tls: options.tls.clone(),
+            head_within: options.head_within,
+            ..Door::new(share, closing)
+        };
         let serve = move |request, peer| {
             let proxy = proxy.clone();
             async move { proxy.answer(request, peer).await }

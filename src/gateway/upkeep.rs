@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Gateway;
@@ -13,11 +14,14 @@ use crate::engine::registry::Member;
 
 /// Often enough that a gateway which misses two of them still counts as there.
 const EVERY: Duration = Duration::from_secs(2);
+/// The grain of rates and history.
+const TICK: Duration = Duration::from_secs(1);
 
 impl Gateway {
     /// Keeps going for as long as somebody holds the gateway.
     pub fn keep_up(self: &Arc<Gateway>) {
         tokio::spawn(keep_up(Arc::downgrade(self)));
+        tokio::spawn(tick(Arc::downgrade(self)));
     }
 
     async fn tend(&self) {
@@ -33,6 +37,7 @@ impl Gateway {
             && let Ok(members) = self.registry.members().await
         {
             self.local.set_gateways(members.len());
+            self.stats.set_members(members);
         }
     }
 
@@ -47,6 +52,7 @@ impl Gateway {
             "policy_version": loaded.map(|loaded| loaded.version),
             "policy_hash": loaded.map(|loaded| loaded.short_hash()),
             "ready": self.is_ready(),
+            "degraded_since_us": self.stats.degraded_since().map(|since| since.0),
         })
     }
 }
@@ -58,5 +64,18 @@ async fn keep_up(gateway: Weak<Gateway>) {
         ticks.tick().await;
         let Some(gateway) = gateway.upgrade() else { return };
         gateway.tend().await;
+    }
+}
+
+/// Apart from the rest, which may wait for a store.
+async fn tick(gateway: Weak<Gateway>) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        let Some(gateway) = gateway.upgrade() else { return };
+        // With twenty thousand rules it takes some milliseconds, which no request shall wait for.
+        let _ = spawn_blocking(move || gateway.stats.tick(&gateway, Micros::now())).await;
     }
 }

@@ -4,10 +4,11 @@ use super::about;
 use crate::engine::clock::Micros;
 use crate::engine::limit::{Algorithm, Decision, Limit};
 
-/// One sentence a line. `cost` is what was asked of this limit.
-pub fn explain(limit: &Limit, decision: &Decision, cost: u64) -> Vec<String> {
+/// One sentence a line. `cost` is what was asked of this limit, `taken` whether all limits that
+/// were asked together let it pass.
+pub fn explain(limit: &Limit, decision: &Decision, cost: u64, taken: bool) -> Vec<String> {
     let mut lines = vec![promise(limit), standing(limit, decision)];
-    lines.push(outcome(limit, decision, cost));
+    lines.push(outcome(limit, decision, cost, taken));
     if decision.clock_jump {
         lines.push(
             "its last charge lay over a period in the future, so it started whole: check the clock"
@@ -66,11 +67,14 @@ fn standing(limit: &Limit, decision: &Decision) -> String {
     }
 }
 
-fn outcome(limit: &Limit, decision: &Decision, cost: u64) -> String {
+fn outcome(limit: &Limit, decision: &Decision, cost: u64, taken: bool) -> String {
     let capacity = decision.capacity;
     let left = decision.remaining;
     match decision.retry_after {
         _ if cost == 0 => "nothing was asked for, so nothing was taken".into(),
+        _ if decision.allowed && !taken => {
+            format!("a cost of {cost} would pass; nothing was taken, another limit refused")
+        }
         _ if decision.allowed
             && limit.algorithm() == Algorithm::LeakyBucket
             && decision.delay > Micros::ZERO =>
@@ -101,7 +105,7 @@ mod tests {
         let mut state = State::fresh(algorithm);
         let (now, cost) = (Micros(600_000_000), Cost::new(cost).unwrap());
         take(&limit, &mut state, now, Cost::new(before).unwrap());
-        explain(&limit, &decide(&limit, &state, now, cost), cost.get()).join(". ")
+        explain(&limit, &decide(&limit, &state, now, cost), cost.get(), true).join(". ")
     }
 
     #[test]

@@ -16,6 +16,27 @@ impl fmt::Display for Untrusted<'_> {
     }
 }
 
+/// JSON on one line, with every character escaped that a terminal might act upon. They can stand in
+/// its strings only, so that escaping them leaves it the same JSON.
+pub fn json_line(value: &impl serde::Serialize) -> String {
+    let json = serde_json::to_string(value).unwrap_or_else(|_| "null".into());
+    if json.is_ascii() && !json.contains('\u{7f}') {
+        return json;
+    }
+    let mut line = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        if is_harmless(c) {
+            line.push(c);
+        } else {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                // Writing to a string cannot fail.
+                let _ = write!(line, "\\u{unit:04x}");
+            }
+        }
+    }
+    line
+}
+
 fn is_harmless(c: char) -> bool {
     !c.is_control()
         && !matches!(c,
@@ -31,6 +52,14 @@ fn is_harmless(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn escaped_json_is_the_same_json() {
+        let text = "a\u{9b}31m\u{202e}\u{7f}\u{e0041}é日\n\"";
+        let line = json_line(&text);
+        assert_eq!(line, "\"a\\u009b31m\\u202e\\u007f\\udb40\\udc41é日\\n\\\"\"");
+        assert_eq!(serde_json::from_str::<String>(&line).unwrap(), text);
+    }
 
     #[test]
     fn what_a_terminal_might_obey_is_escaped() {

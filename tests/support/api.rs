@@ -120,6 +120,7 @@ impl Served {
         // A busy machine must not degrade what is decided.
         gateway.limiter.store.set_deadline(PATIENCE);
         gateway.limiter.view.set_deadline(PATIENCE);
+        gateway.keep_up();
         let router = api::router(gateway.clone(), Arc::new(access));
         let (open, closing) = watch::channel(false);
         let serve = move |request: http::Request<Incoming>, peer: rlctl::gateway::proxy::Peer| {

@@ -1,6 +1,8 @@
 //! What the tests of the engine share: a real Redis, the two stores side by side, short spellings.
 
 pub(crate) mod api;
+pub(crate) mod decider;
+pub(crate) mod gateway;
 pub(crate) mod redis;
 pub(crate) mod rng;
 pub(crate) mod stalls;

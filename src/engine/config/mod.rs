@@ -19,4 +19,6 @@ mod tree;
 
 pub use format::known_keys;
 pub use policy::parse_policy;
-pub use source::{ConfigErrors, Finding, MAX_FILE_BYTES, Severity, text_of, too_large};
+pub use source::{
+    ConfigErrors, Finding, MAX_FILE_BYTES, Severity, text_of, too_large, without_passwords,
+};

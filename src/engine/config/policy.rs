@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
+use ipnet::IpNet;
+
 use super::super::clock::Micros;
-use super::super::identity::{Identity, IdentityError, Pattern};
+use super::super::identity::{Identity, IdentityError, Pattern, names_a_dimension};
 use super::super::limit::Algorithm;
 use super::super::policy::{
     Breaker, Defaults, IdentitySources, Listed, OnStoreError, Policy, Tier,
@@ -228,7 +230,7 @@ fn assign(
 fn identity_of(text: At<&str>, findings: &mut Findings<'_>) -> Option<Identity> {
     let parsed = text.it.parse::<Identity>().map_err(|error| error.to_string());
     match parsed.and_then(|identity| {
-        let known = has_dimension(text.it);
+        let known = names_a_dimension(text.it);
         known.then_some(identity).ok_or_else(|| no_dimension(text.it))
     }) {
         Ok(identity) => Some(identity),
@@ -239,12 +241,18 @@ fn identity_of(text: At<&str>, findings: &mut Findings<'_>) -> Option<Identity> 
     }
 }
 
-fn has_dimension(identity: &str) -> bool {
-    ["user:", "apikey:", "ip:", "header:", "global:"].iter().any(|d| identity.starts_with(d))
-}
-
 fn no_dimension(identity: &str) -> String {
     format!("`{identity}` has no dimension (user, apikey, ip, header:NAME or global)")
+}
+
+/// Part of a /64 means nobody: all of it is one client.
+fn warn_of_too_fine(pattern: &Pattern, span: Span, findings: &mut Findings<'_>) {
+    if let Pattern::Network(IpNet::V6(network)) = pattern
+        && network.prefix_len() > 64
+    {
+        let message = format!("`{network}` matches nobody: IPv6 clients are counted by their /64");
+        findings.warn(span, message, format!("write ip:{}", network.addr()));
+    }
 }
 
 /// The patterns of a `match`.
@@ -252,10 +260,13 @@ pub(super) fn patterns(table: &Table<'_>, findings: &mut Findings<'_>) -> Vec<(P
     let mut patterns = Vec::new();
     for text in table.texts("match") {
         match text.it.parse::<Pattern>() {
-            Ok(_) if !has_dimension(text.it) && !text.it.starts_with('*') => {
+            Ok(_) if !names_a_dimension(text.it) && !text.it.starts_with('*') => {
                 findings.error(text.span, no_dimension(text.it), "e.g. user:12*, ip:10.0.0.0/8");
             }
-            Ok(pattern) => patterns.push((pattern, text.span)),
+            Ok(pattern) => {
+                warn_of_too_fine(&pattern, text.span, findings);
+                patterns.push((pattern, text.span));
+            }
             Err(IdentityError::NotAnAddress(address)) => findings.error(
                 findings.source.narrowed(text.span, &address),
                 format!("`{address}` is not an address or a network"),

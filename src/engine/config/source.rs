@@ -209,7 +209,7 @@ impl<'t> Source<'t> {
 }
 
 /// A line may hold a URL with a password: what is between `://` and `@` is not shown.
-fn without_passwords(line: &str) -> Cow<'_, str> {
+pub fn without_passwords(line: &str) -> Cow<'_, str> {
     let mut shown = Cow::Borrowed(line);
     let mut from = 0;
     while let Some(scheme_end) = shown[from..].find("://") {

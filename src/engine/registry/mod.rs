@@ -64,9 +64,11 @@ pub enum RegistryError {
     NoLimit,
     #[error("there are too many {what}; at most {most}")]
     TooMany { what: &'static str, most: usize },
-    #[error("the policy is at version {current} by now, not at {expected}; look at what changed")]
+    #[error(
+        "the policy is at version {current} by now, not at {expected}; rlctl rules history shows who published it"
+    )]
     Conflict { current: u64, expected: u64 },
-    #[error("version {0} of the policy is not kept")]
+    #[error("version {0} of the policy is not kept; rlctl rules history shows those that are")]
     NoVersion(u64),
     #[error("others keep changing {0}; try again")]
     Contended(String),

@@ -25,8 +25,12 @@ pub fn standing(
     let exempt =
         subject.exempt_at(now).or_else(|| lists.exempt_at(identity, now).map(|l| &l.terms));
     let tier = subject.tier_at(now);
+    // As a plan finds it: in the store before in the file, and a tier that does not exist is
+    // nobody's.
+    let known = tier.filter(|name| policy.tier(name).is_some());
+    let assigned = known.or_else(|| policy.assign.get(identity).map(String::as_str));
     let overrides = subject.overrides.iter().filter(|o| o.terms.hold(now)).filter_map(|o| {
-        let algorithm = algorithm_of(policy, &o.rule, tier);
+        let algorithm = algorithm_of(policy, &o.rule, assigned);
         // A part of its limits would be another promise: one that cannot be read wholly gives way
         // to the rule's own.
         let limits: Option<Vec<Limit>> = o.limits.iter().map(|l| l.resolve(algorithm)).collect();
@@ -79,6 +83,8 @@ mod tests {
 
     const POLICY: &str = r#"
         default_tier = "free"
+        [assign]
+        "user:gold" = "gold"
         [tiers.free]
         limits = [{ limit = "10/1s", algorithm = "gcra" }]
         [tiers.gold]
@@ -111,7 +117,11 @@ mod tests {
     }
 
     fn algorithms(subject: &Subject) -> Vec<Vec<Algorithm>> {
-        let user = "user:1".parse().unwrap();
+        algorithms_for("user:1", subject)
+    }
+
+    fn algorithms_for(user: &str, subject: &Subject) -> Vec<Vec<Algorithm>> {
+        let user = user.parse().unwrap();
         let standing = standing(subject, &Lists::default(), &user, &policy(), NOW);
         let of = |o: &plan::Override| o.limits.iter().map(Limit::algorithm).collect();
         standing.overrides.iter().map(of).collect()
@@ -124,6 +134,13 @@ mod tests {
         let mut subject = Subject { overrides, ..Subject::default() };
         let own = vec![TokenBucket; 2];
         assert_eq!(algorithms(&subject), [own.clone(), vec![Gcra]]);
+        assert_eq!(
+            algorithms_for("user:gold", &subject),
+            [own.clone(), vec![SlidingWindow]],
+            "by the file's assignment"
+        );
+        subject.tier = Some(Grant { value: "gone".into(), terms: terms("t", None) });
+        assert_eq!(algorithms(&subject), [own.clone(), vec![Gcra]], "a tier that is nobody's");
         subject.tier = Some(Grant { value: "gold".into(), terms: terms("t", None) });
         assert_eq!(algorithms(&subject), [own, vec![SlidingWindow]]);
         subject.overrides[0].limits[1].algorithm = Some("quantum".into());

@@ -222,6 +222,15 @@ impl Store {
         }
     }
 
+    /// The servers behind it, each by its name; memory has none.
+    pub fn shards(&self) -> impl Iterator<Item = (&str, &redis::Meter)> {
+        let redis = match self {
+            Store::Memory(_) => None,
+            Store::Redis(store) => Some(store),
+        };
+        redis.into_iter().map(|store| (store.shard(), store.meter()))
+    }
+
     /// From now on no call outlives this; memory always answers at once.
     pub fn set_deadline(&self, deadline: Micros) {
         if let Store::Redis(store) = self {

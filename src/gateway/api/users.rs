@@ -65,7 +65,7 @@ pub(super) async fn limits(
             } else if asked.exempt.is_empty() {
                 let tier = asked.tier.as_deref();
                 let of = |applied| Question::of(rules, applied, &identity, tier, &standing, now);
-                questions.extend(rules.anywhere(&identity, tier).map(of));
+                questions.extend(rules.anywhere(&identity, tier, target.method).map(of));
             }
         }
     }

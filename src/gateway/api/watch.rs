@@ -18,7 +18,9 @@ use super::input::{Answered, Named, Params};
 use super::problem::Problem;
 use crate::engine::clock::Micros;
 use crate::engine::registry::EventId;
-use crate::gateway::Gateway;
+use crate::gateway::history::Tally;
+use crate::gateway::stats::By;
+use crate::gateway::top::Ranked;
 
 /// Dashboards that are told what happens as it happens.
 pub(super) const MAX_STREAMS: usize = 100;
@@ -39,12 +41,12 @@ pub(super) async fn ready(State(api): State<Shared>) -> Answered {
 
 pub(super) async fn metrics(State(api): State<Shared>) -> Response {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
-    let text = metrics_text(&api.gateway, Micros::now());
+    let text = api.gateway.stats.metrics(&api.gateway, Micros::now());
     ([(CONTENT_TYPE, kind)], text).into_response()
 }
 
 pub(super) async fn stats(State(api): State<Shared>) -> Response {
-    super::json(StatusCode::OK, &snapshot(&api.gateway, Micros::now()))
+    super::json(StatusCode::OK, &api.gateway.stats.snapshot(&api.gateway, Micros::now()))
 }
 
 /// One snapshot at once, and then one a second, for as long as somebody listens.
@@ -57,7 +59,7 @@ pub(super) async fn stream(State(api): State<Shared>) -> Answered {
     // The place is given back when whoever listens goes, and the stream with them.
     let events = stream::unfold((api, place, ticks), async |(api, place, mut ticks)| {
         ticks.tick().await;
-        let data = snapshot(&api.gateway, Micros::now()).to_string();
+        let data = api.gateway.stats.snapshot(&api.gateway, Micros::now()).to_string();
         Some((Ok::<_, Infallible>(Event::default().event("stats").data(data)), (api, place, ticks)))
     });
     Ok(Sse::new(events).keep_alive(KeepAlive::default()).into_response())
@@ -97,13 +99,19 @@ pub(super) struct TopParams {
 
 /// Who stands out, heaviest first.
 pub(super) async fn top(State(api): State<Shared>, Params(params): Params<TopParams>) -> Answered {
-    let by = params.by.as_deref().unwrap_or("rejected");
-    if !matches!(by, "rejected" | "seen") {
-        return Err(Problem::impossible("by: rejected or seen"));
-    }
+    let name = params.by.as_deref().unwrap_or("rejected");
+    let by = match name {
+        "rejected" => By::Rejected,
+        "seen" if params.rule.is_some() => {
+            return Err(Problem::impossible("rule: only those it refuses are counted by rule"));
+        }
+        "seen" => By::Seen,
+        _ => return Err(Problem::impossible("by: rejected or seen")),
+    };
     let most = params.limit.unwrap_or(20).clamp(1, MOST_IN_TOP);
-    let items = ranked(&api.gateway, by, params.rule.as_deref(), most);
-    Ok(super::json(StatusCode::OK, &json!({ "by": by, "items": items })))
+    let ranked = api.gateway.stats.top(by, params.rule.as_deref(), most);
+    let items: Vec<Value> = ranked.iter().map(Ranked::to_json).collect();
+    Ok(super::json(StatusCode::OK, &json!({ "by": name, "items": items })))
 }
 
 #[derive(Debug, Deserialize)]
@@ -113,7 +121,7 @@ pub(super) struct UsageParams {
     to: Option<String>,
 }
 
-/// What a rule decided in this process, as far back as it remembers.
+/// What a rule decided in this process, second by second, as far back as it remembers.
 pub(super) async fn usage(
     State(api): State<Shared>,
     Named(name): Named,
@@ -130,7 +138,27 @@ pub(super) async fn usage(
     if !is_known {
         return Err(Problem::not_found(format!("there is no rule `{name}`")));
     }
-    Ok(super::json(StatusCode::OK, &rule_usage(&api.gateway, &name, from, to)))
+    let seconds = api.gateway.stats.usage(&name, from, to);
+    let items = seconds.iter().filter(|(_, tally)| *tally != Tally::default());
+    let items: Vec<Value> = items.map(|(at, tally)| second(*at, tally)).collect();
+    // What is known begins later than what was asked for, most of the time.
+    let known_from = seconds.first().map(|(at, _)| at.0);
+    let known_to = seconds.last().map(|(at, _)| at.0);
+    let body = json!({
+        "rule": name, "gateway": api.gateway.about.id,
+        "known_from_us": known_from, "known_to_us": known_to, "items": items,
+    });
+    Ok(super::json(StatusCode::OK, &body))
+}
+
+fn second(at: Micros, tally: &Tally) -> Value {
+    json!({
+        "at_us": at.0,
+        "allowed": tally.allowed,
+        "rejected": tally.rejected,
+        "shadow": tally.shadow,
+        "degraded": tally.degraded,
+    })
 }
 
 /// A moment as RFC 3339, or as microseconds since 1970.
@@ -144,26 +172,4 @@ fn time(what: &str, text: Option<String>) -> Result<Option<Micros>, Problem> {
     let moment = by_number.or_else(by_words).map(Micros);
     let wrong = || Problem::malformed(format!("{what}: a moment as in 2026-12-01T00:00:00Z"));
     moment.ok_or_else(wrong).map(Some)
-}
-
-fn snapshot(gateway: &Gateway, now: Micros) -> Value {
-    let load = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);
-    json!({
-        "at_us": now.0,
-        "gateway": gateway.about.id,
-        "allowed": load(&gateway.stats.allowed),
-        "rejected": load(&gateway.stats.rejected),
-    })
-}
-
-fn metrics_text(gateway: &Gateway, _now: Micros) -> String {
-    format!("rlctl_shed_total {}\n", gateway.shed.refused())
-}
-
-fn ranked(_gateway: &Gateway, _by: &str, _rule: Option<&str>, _most: usize) -> Vec<Value> {
-    Vec::new()
-}
-
-fn rule_usage(_gateway: &Gateway, name: &str, from: Micros, to: Micros) -> Value {
-    json!({ "rule": name, "from_us": from.0, "to_us": to.0, "items": [] })
 }

@@ -36,8 +36,6 @@ use crate::engine::store::StoreError;
 pub use body::ReplyBody;
 pub use pool::Destination;
 
-/// How long an upstream may be silent, before its answer or in the middle of it.
-const UPSTREAM_PATIENCE: Duration = Duration::from_secs(60);
 /// Pools for the upstreams of a policy; those of older policies make room.
 const MAX_POOLS: usize = 1_024;
 
@@ -83,24 +81,18 @@ enum Route {
 type Reply = Response<ReplyBody>;
 
 impl Proxy {
-    pub fn new(gateway: Arc<Gateway>, upstream: Upstream, tls: super::tls::Roots) -> Proxy {
+    /// `patience`: how long an upstream may be silent, before its answer or in the middle of it.
+    pub fn new(
+        gateway: Arc<Gateway>,
+        upstream: Upstream,
+        tls: super::tls::Roots,
+        patience: Duration,
+    ) -> Proxy {
         let upstream = match upstream {
             Upstream::Echo => Route::Echo,
             Upstream::At(destination) => Route::To(Pool::new(destination)),
         };
-        Proxy {
-            gateway,
-            upstream,
-            pools: Mutex::default(),
-            tls,
-            hold: Hold::default(),
-            patience: UPSTREAM_PATIENCE,
-        }
-    }
-
-    /// The same, with less patience with the upstream.
-    pub fn with_patience(self, patience: Duration) -> Proxy {
-        Proxy { patience, ..self }
+        Proxy { gateway, upstream, pools: Mutex::default(), tls, hold: Hold::default(), patience }
     }
 
     /// Answers one request, whatever becomes of it.

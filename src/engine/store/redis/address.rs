@@ -53,6 +53,14 @@ impl RedisAddress {
         Ok(RedisAddress { info, shown })
     }
 
+    /// `host:port`, or the path of a socket: without scheme, login, database and query.
+    pub(super) fn place(&self) -> &str {
+        let (scheme, rest) = self.shown.split_once("://").unwrap_or(("", &self.shown));
+        let rest = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+        let end = if scheme.ends_with("unix") { "?" } else { "/?" };
+        rest.split(|c| end.contains(c)).next().unwrap_or(rest)
+    }
+
     pub(super) fn info(&self) -> ConnectionInfo {
         self.info.clone()
     }

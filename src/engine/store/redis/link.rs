@@ -18,7 +18,9 @@ use tokio::time::timeout;
 
 use super::address::RedisAddress;
 use super::health::Health;
+use super::meter::Meter;
 use super::scripts::Script;
+use super::words::{explain, in_plain_words};
 use crate::engine::clock::Micros;
 use crate::engine::store::StoreError;
 
@@ -30,9 +32,6 @@ const BATCHES_IN_FLIGHT: usize = 4;
 const MAX_WAITING: usize = 16_384;
 /// Between attempts to connect again: short, for everybody is waiting.
 const RECONNECT_PAUSE: [u64; 4] = [10, 50, 100, 200];
-
-const PASSWORD_HINT: &str =
-    "; give the password in the URL, RLCTL_REDIS_PASSWORD_FILE or REDISCLI_AUTH";
 
 /// How to speak to a Redis.
 #[derive(Clone, Debug)]
@@ -56,6 +55,7 @@ type CallResult = Result<Value, StoreError>;
 struct Waiting {
     call: Call,
     answer: oneshot::Sender<CallResult>,
+    since: Instant,
 }
 
 #[derive(Debug)]
@@ -70,6 +70,7 @@ struct Shared {
     deadline_us: AtomicU64,
     current: watch::Sender<Current>,
     health: Mutex<Health>,
+    meter: Meter,
     broken: Notify,
 }
 
@@ -102,11 +103,17 @@ impl Link {
     }
 
     fn with(options: RedisOptions, current: Current) -> Link {
+        let meter = Meter::default();
+        match current {
+            Current::Up(_) => meter.connected(),
+            Current::Down(_) => meter.disconnected(Micros::now()),
+        }
         let shared = Arc::new(Shared {
             deadline_us: AtomicU64::new(options.deadline.0),
             options,
             current: watch::Sender::new(current),
             health: Mutex::default(),
+            meter,
             broken: Notify::new(),
         });
         let (queue, waiting) = mpsc::channel(MAX_WAITING);
@@ -132,40 +139,65 @@ impl Link {
         self.shared.options.address.to_string()
     }
 
+    pub(super) fn address(&self) -> &RedisAddress {
+        &self.shared.options.address
+    }
+
+    pub(super) fn meter(&self) -> &Meter {
+        &self.shared.meter
+    }
+
     /// Runs one call, in company with others where there are any.
     pub(super) async fn call(&self, call: Call) -> CallResult {
         if let Current::Down(why) = &*self.shared.current.borrow() {
+            self.shared.meter.failed(why);
             return Err(why.clone());
         }
         let (answer, reply) = oneshot::channel();
-        if self.queue.try_send(Waiting { call, answer }).is_err() {
-            return Err(StoreError::Overloaded { url: self.url(), waiting: MAX_WAITING });
+        let since = Instant::now();
+        if self.queue.try_send(Waiting { call, answer, since }).is_err() {
+            let why = StoreError::Overloaded { url: self.url(), waiting: MAX_WAITING };
+            self.shared.meter.failed(&why);
+            return Err(why);
         }
-        let began = Instant::now();
-        match timeout(self.shared.deadline().into(), reply).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_closed)) => Err(self.shared.lost("it was closed")),
-            Err(_elapsed) => Err(self.shared.timed_out(began)),
-        }
+        let result = self.wait_for(reply, since).await.and_then(|result| result);
+        self.shared.meter.answered(since.elapsed(), &result);
+        result
     }
 
     /// Runs calls one after the other in a pipeline of their own.
-    pub(super) async fn call_in_order(&self, calls: &[Call]) -> Vec<CallResult> {
-        if calls.is_empty() {
-            return Vec::new();
-        }
+    pub(super) async fn call_in_order(&self, calls: Vec<Call>) -> Vec<CallResult> {
+        let count = calls.len();
         let connection = match self.shared.current.borrow().clone() {
+            _ if calls.is_empty() => return Vec::new(),
             Current::Up(connection) => connection,
-            Current::Down(why) => return calls.iter().map(|_| Err(why.clone())).collect(),
+            Current::Down(why) => return vec![Err(why); count],
         };
-        let began = Instant::now();
-        let results = send(&self.shared, &connection, calls, true);
-        match timeout(self.shared.deadline().into(), results).await {
-            Ok(results) => results,
-            Err(_elapsed) => {
-                let error = self.shared.timed_out(began);
-                calls.iter().map(|_| Err(error.clone())).collect()
+        let (answer, reply) = oneshot::channel();
+        let (shared, since) = (self.shared.clone(), Instant::now());
+        // Beside the caller, so that replies are also heard when they come too late.
+        tokio::spawn(async move {
+            let results = send(&shared, &connection, &calls, true).await;
+            if let Err(results) = answer.send(results) {
+                results.iter().for_each(|result| shared.too_late(since, result));
             }
+        });
+        let results =
+            self.wait_for(reply, since).await.unwrap_or_else(|error| vec![Err(error); count]);
+        results.iter().for_each(|result| self.shared.meter.answered(since.elapsed(), result));
+        results
+    }
+
+    /// No longer than the deadline.
+    async fn wait_for<T>(
+        &self,
+        reply: oneshot::Receiver<T>,
+        since: Instant,
+    ) -> Result<T, StoreError> {
+        match timeout(self.shared.deadline().into(), reply).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(_closed)) => Err(self.shared.lost("it was closed")),
+            Err(_elapsed) => Err(self.shared.timed_out(since)),
         }
     }
 
@@ -205,6 +237,13 @@ impl Shared {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A caller who waited since then has given up before this came.
+    fn too_late(&self, since: Instant, result: &CallResult) {
+        if matches!(result, Ok(_) | Err(StoreError::Refused { .. })) {
+            self.meter.late(since.elapsed());
+        }
+    }
+
     fn timed_out(&self, began: Instant) -> StoreError {
         if self.health().timeout(began, Instant::now()) {
             self.give_up(None, "it no longer answers");
@@ -225,7 +264,9 @@ impl Shared {
     fn refused(&self, connection: &Arc<Connection>, error: &RedisError) -> StoreError {
         if error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly) {
             // The address now leads to a replica; connecting anew may lead to the master.
-            self.give_up(Some(connection), "it became a replica");
+            if self.give_up(Some(connection), "it became a replica") {
+                self.meter.failed_over();
+            }
         }
         let code = error.code().unwrap_or("ERR").to_string();
         let why = in_plain_words(&code, error);
@@ -233,8 +274,8 @@ impl Shared {
     }
 
     /// From now on callers are told at once, until there is a connection again. A connection that
-    /// was replaced meanwhile has nothing left to say.
-    fn give_up(&self, failed: Option<&Arc<Connection>>, why: &str) {
+    /// was replaced meanwhile has nothing left to say. True when it was the one in use.
+    fn give_up(&self, failed: Option<&Arc<Connection>>, why: &str) -> bool {
         let down = StoreError::Unreachable { url: self.url(), why: format!("{why}; reconnecting") };
         let was_up = self.current.send_if_modified(|current| {
             let concerned = match (&*current, failed) {
@@ -248,32 +289,11 @@ impl Shared {
             concerned
         });
         if was_up {
+            self.meter.disconnected(Micros::now());
             self.broken.notify_one();
         }
+        was_up
     }
-}
-
-/// What the usual refusals mean and what to do; the server's own words for the others, without the
-/// numbers of the script it was running.
-fn in_plain_words(code: &str, error: &RedisError) -> String {
-    let meaning = match code {
-        "OOM" => "it is out of memory (maxmemory); free some, or raise the bound",
-        "READONLY" => "it is a replica and takes no writes; give the address of the master",
-        "NOREPLICAS" => "it has too few replicas to take writes (min-replicas-to-write)",
-        "MISCONF" => "it cannot save to disk and takes no writes until it can",
-        "LOADING" => "it is still loading its data; try again in a moment",
-        "WRONGTYPE" => {
-            "a key under our prefix holds something else; does another program use it? see --prefix"
-        }
-        _ => "",
-    };
-    if !meaning.is_empty() {
-        return format!("{code}: {meaning}");
-    }
-    let words = error.to_string();
-    let words = words.split(" script: ").next().unwrap_or_default();
-    let hint = if code == "NOPERM" { "; docs/keys.md lists what the user needs" } else { "" };
-    format!("{words}{hint}")
 }
 
 /// Moves calls from the queue onto the wire, as many together as are waiting.
@@ -326,11 +346,13 @@ async fn send_batch(
     _permit: Option<OwnedSemaphorePermit>,
     batch: Vec<Waiting>,
 ) {
-    let (calls, answers): (Vec<_>, Vec<_>) = batch.into_iter().map(|w| (w.call, w.answer)).unzip();
+    let each = |w: Waiting| (w.call, (w.answer, w.since));
+    let (calls, callers): (Vec<_>, Vec<_>) = batch.into_iter().map(each).unzip();
     let results = send(&shared, &connection, &calls, false).await;
-    for (answer, result) in answers.into_iter().zip(results) {
-        // The caller may have given up; then nobody wants to know.
-        let _ = answer.send(result);
+    for ((answer, since), result) in callers.into_iter().zip(results) {
+        if let Err(result) = answer.send(result) {
+            shared.too_late(since, &result);
+        }
     }
 }
 
@@ -413,6 +435,7 @@ async fn keep_connected(shared: Weak<Shared>) {
             match connect(&live.options).await {
                 Ok(connection) => {
                     live.health().reply();
+                    live.meter.connected();
                     live.current.send_replace(Current::Up(connection));
                 }
                 Err(error) => {
@@ -461,23 +484,6 @@ async fn connect(options: &RedisOptions) -> Result<Arc<Connection>, StoreError> 
             options.connect_timeout
         ))),
     }
-}
-
-/// The crate's words, with what to do about the usual ones.
-fn explain(error: &RedisError) -> String {
-    let text = error.to_string();
-    // With a database number the crate stumbles over SELECT first, and keeps only the text.
-    let wants_password = text.contains("Authentication required");
-    let hint = match (error.kind(), error.code()) {
-        _ if wants_password => PASSWORD_HINT,
-        (redis::ErrorKind::Parse, _) => "; what answers there is not redis",
-        (_, Some("NOAUTH" | "WRONGPASS")) | (redis::ErrorKind::AuthenticationFailed, _) => {
-            PASSWORD_HINT
-        }
-        _ if error.is_connection_refusal() => "; is redis-server running there?",
-        _ => "",
-    };
-    text + hint
 }
 
 impl std::fmt::Debug for Shared {

@@ -3,8 +3,10 @@
 mod address;
 mod health;
 mod link;
+mod meter;
 mod registry;
 mod scripts;
+mod words;
 
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
@@ -19,6 +21,7 @@ use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Cost};
 pub use address::{RedisAddress, RedisAddressError, without_secrets};
 pub use link::RedisOptions;
+pub use meter::Meter;
 pub use registry::RedisRegistry;
 
 /// Removed in one command: some tens of microseconds for the server.
@@ -63,6 +66,16 @@ impl RedisStore {
         self.link.url()
     }
 
+    /// Where it is, in few words, to tell it from others.
+    pub fn shard(&self) -> &str {
+        self.link.address().place()
+    }
+
+    /// How it answers.
+    pub fn meter(&self) -> &Meter {
+        self.link.meter()
+    }
+
     pub async fn check(&self, check: &Check<'_>) -> Result<Answer, StoreError> {
         if check.limits.is_empty() {
             return Ok(Answer::decided(SmallVec::new()));
@@ -73,7 +86,7 @@ impl RedisStore {
 
     pub async fn check_in_order(&self, checks: &[Check<'_>]) -> Vec<Result<Answer, StoreError>> {
         let calls: Vec<Call> = checks.iter().map(|check| self.call(check)).collect();
-        let values = self.link.call_in_order(&calls).await;
+        let values = self.link.call_in_order(calls).await;
         let each = |(check, value): (_, Result<Value, _>)| self.answer(check, &value?);
         checks.iter().zip(values).map(each).collect()
     }
