@@ -12,6 +12,7 @@ mod faults;
 mod gateway_access;
 mod gateway_api;
 mod gateway_faults;
+mod gateway_grpc;
 mod gateway_log;
 mod gateway_metrics;
 mod gateway_openapi;

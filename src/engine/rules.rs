@@ -5,7 +5,9 @@
 //! list of tiers over none, then the order of the file. Rules marked `also` and shadow rules do not
 //! compete: all of them that match apply.
 
-use std::borrow::Cow;
+mod domain;
+mod path;
+
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -16,6 +18,8 @@ use super::identity::{Dimension, Identity, Pattern};
 use super::patterns::Patterns;
 use super::policy::{Endpoint, LimitSpec, Listed, Policy, Rule, RuleLimits};
 use super::store::RuleLimit;
+pub use domain::Instead;
+pub use path::{PathError, normal_path};
 
 /// Only what the policy says is put in, so that nobody outside can choose keys that collide.
 type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
@@ -122,8 +126,20 @@ impl<'a> Applied<'a> {
 
 impl Rules {
     pub fn new(policy: Arc<Policy>) -> Rules {
+        let limits = policy.rules.iter().map(|rule| LimitsOfRule::of(rule, &policy)).collect();
+        let mut rules = Rules::of(policy, |_| true, limits);
+        let insists = |rule: &Rule| rule.enabled && rule.reject_missing && !rule.shadow;
+        let all = &rules.policy.rules;
+        rules.insisting = (0..all.len()).filter(|n| insists(&all[*n])).collect();
+        rules
+    }
+
+    /// The index of the rules that are `chosen`, none of which insists on anything yet; `limits` are
+    /// those of all rules.
+    fn of(policy: Arc<Policy>, chosen: impl Fn(&Rule) -> bool, limits: Vec<LimitsOfRule>) -> Rules {
         let mut dimensions: HashMap<Dimension, Index> = HashMap::default();
-        for (number, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.enabled) {
+        let all = policy.rules.iter().enumerate();
+        for (number, rule) in all.filter(|(_, rule)| rule.enabled && chosen(rule)) {
             let index = dimensions.entry(rule.dimension.clone()).or_default();
             let finder = match rule {
                 Rule { shadow: true, .. } => &mut index.shadow,
@@ -132,12 +148,9 @@ impl Rules {
             };
             finder.add(number, rule);
         }
-        let limits = policy.rules.iter().map(|rule| LimitsOfRule::of(rule, &policy)).collect();
-        let insists = |rule: &Rule| rule.enabled && rule.reject_missing && !rule.shadow;
-        let insisting = (0..policy.rules.len()).filter(|n| insists(&policy.rules[*n])).collect();
         let (block, exempt) = (entries_of(&policy.block), entries_of(&policy.exempt));
         let dimensions = dimensions.into_iter().collect();
-        Rules { policy, dimensions, limits, insisting, block, exempt }
+        Rules { policy, dimensions, limits, insisting: Vec::new(), block, exempt }
     }
 
     pub fn policy(&self) -> &Arc<Policy> {
@@ -480,45 +493,4 @@ fn segments_of(path: &str) -> impl Iterator<Item = &str> + Clone {
 fn prefixes_of(path: &str) -> impl Iterator<Item = &str> {
     let cuts = path.rmatch_indices('/').map(|(at, _)| &path[..at]);
     std::iter::once(path).chain(cuts)
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PathError {
-    #[error("a path begins with /")]
-    NotAbsolute,
-    #[error(
-        "an encoded slash (%2F) or zero byte in a path means something else to everybody; refused"
-    )]
-    EncodedSlash,
-    #[error("the path is not UTF-8 text once decoded")]
-    NotText,
-}
-
-/// The one spelling of a path that rules are matched against: percent-decoded, without dot
-/// segments, doubled slashes, a slash at the end, or a query.
-pub fn normal_path(path: &str) -> Result<Cow<'_, str>, PathError> {
-    let path = path.split(['?', '#']).next().unwrap_or_default();
-    if !path.starts_with('/') {
-        return Err(PathError::NotAbsolute);
-    }
-    let plain = !path.contains('%') && !path.contains("//") && !path.contains("/.");
-    if plain {
-        let trimmed = path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(path);
-        return Ok(Cow::Borrowed(trimmed));
-    }
-    let mut segments: Vec<Cow<'_, str>> = Vec::new();
-    for raw in path.split('/').skip(1) {
-        let segment = percent_encoding::percent_decode_str(raw)
-            .decode_utf8()
-            .map_err(|_| PathError::NotText)?;
-        if segment.contains(['/', '\0']) {
-            return Err(PathError::EncodedSlash);
-        }
-        match segment.as_ref() {
-            "" | "." => {}
-            ".." => drop(segments.pop()),
-            _ => segments.push(segment),
-        }
-    }
-    Ok(Cow::Owned(format!("/{}", segments.join("/"))))
 }

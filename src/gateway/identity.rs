@@ -87,7 +87,7 @@ fn client_address(sources: &IdentitySources, peer: IpAddr, headers: &HeaderMap) 
 }
 
 /// `203.0.113.7`, `203.0.113.7:4711`, `2001:db8::1`, `[2001:db8::1]:4711`, `fe80::1%eth0`.
-fn parse_address(text: &str) -> Option<IpAddr> {
+pub(super) fn parse_address(text: &str) -> Option<IpAddr> {
     let text = text.trim().trim_matches('"');
     let bare = match text.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?.0,
@@ -99,7 +99,7 @@ fn parse_address(text: &str) -> Option<IpAddr> {
     bare.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-fn of_address(address: IpAddr, ipv6_prefix: u8) -> Identity {
+pub(super) fn of_address(address: IpAddr, ipv6_prefix: u8) -> Identity {
     let address = match address {
         IpAddr::V6(v6) => {
             let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix)).unwrap_or(0);
@@ -122,7 +122,7 @@ fn only_value<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h [u8]>
 }
 
 /// An identity of `dimension`. What is too long for one, or not plain text, is known by its hash.
-fn named(dimension: &str, value: &[u8]) -> Identity {
+pub(super) fn named(dimension: &str, value: &[u8]) -> Identity {
     let plain = std::str::from_utf8(value).ok().filter(|text| {
         dimension.len() + 1 + text.len() <= MAX_IDENTITY_BYTES
             && !text.chars().any(char::is_control)

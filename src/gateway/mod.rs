@@ -7,6 +7,7 @@ pub mod answer;
 pub mod api;
 pub mod counters;
 pub mod events;
+pub mod grpc;
 pub mod headers;
 pub mod history;
 pub mod identity;
@@ -60,6 +61,7 @@ pub struct Gateway {
     pub stats: Stats,
     /// How much is taken on for others.
     pub shed: Shed,
+    pub grpc: grpc::Counts,
     pub about: About,
     watch: Mutex<QuotaWatch>,
     /// Nothing new is to be sent here.
@@ -90,6 +92,7 @@ impl Gateway {
             local,
             stats: Stats::new(about.started),
             shed: Shed::default(),
+            grpc: grpc::Counts::default(),
             about,
             watch: Mutex::new(QuotaWatch::new(WATCHED_QUOTAS)),
             draining: AtomicBool::new(false),
@@ -175,7 +178,6 @@ impl Gateway {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Whether requests should be sent here: not before there is a policy, nor at the end. A Redis that is away is
     /// Forgets the quota of an identity, of all rules or of one; says of how many limits. Also what
     /// this process counted by itself while the store was away.
     pub async fn reset(
@@ -187,8 +189,9 @@ impl Gateway {
         self.limiter.store.reset(identity, rule).await
     }
 
-    /// Whether requests should be sent here: not before there is a policy. A Redis that is away is
-    /// no reason, or an outage would empty the fleet; only where every rule is `closed` it is.
+    /// Whether requests should be sent here: not before there is a policy, nor at the end. A Redis
+    /// that is away is no reason, or an outage would empty the fleet; only where every rule is
+    /// `closed` it is.
     pub fn is_ready(&self) -> bool {
         if self.draining.load(Ordering::Relaxed) {
             return false;
