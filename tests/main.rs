@@ -11,6 +11,7 @@ mod failure;
 mod faults;
 mod gateway_access;
 mod gateway_api;
+mod gateway_check;
 mod gateway_docs;
 mod gateway_faults;
 mod gateway_grpc;

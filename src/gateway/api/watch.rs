@@ -49,7 +49,8 @@ pub(super) async fn stats(State(api): State<Shared>) -> Response {
     super::json(StatusCode::OK, &api.gateway.stats.snapshot(&api.gateway, Micros::now()))
 }
 
-/// One snapshot at once, and then one a second, for as long as somebody listens.
+/// One snapshot at once, and then one a second, for as long as somebody listens and the gateway
+/// does not end.
 pub(super) async fn stream(State(api): State<Shared>) -> Answered {
     let Ok(place) = api.streams.clone().try_acquire_owned() else {
         return Err(Problem::unavailable(format!("{MAX_STREAMS} streams are open already")));
@@ -59,6 +60,9 @@ pub(super) async fn stream(State(api): State<Shared>) -> Answered {
     // The place is given back when whoever listens goes, and the stream with them.
     let events = stream::unfold((api, place, ticks), async |(api, place, mut ticks)| {
         ticks.tick().await;
+        if api.gateway.is_draining() {
+            return None;
+        }
         let data = api.gateway.stats.snapshot(&api.gateway, Micros::now()).to_string();
         Some((Ok::<_, Infallible>(Event::default().event("stats").data(data)), (api, place, ticks)))
     });
