@@ -307,9 +307,9 @@ async fn what_is_ambiguous_or_too_much_is_refused() {
         .run()
         .await;
     let many: String = (0..200).map(|n| format!("X-{n}: 1\r\n")).collect();
-    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Long: {}\r\n\r\n", "x".repeat(100_000));
+    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Long: {}\r\n\r\n", "x".repeat(300_000));
     for (bytes, status) in [
-        ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".to_owned(), "400"),
+        ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(), "400"),
         ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 5\r\nConnection: close\r\n\r\nabc".to_owned(), "400"),
         ("GET http://other.example/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_owned(), "400"),
         ("CONNECT other.example:443 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_owned(), "400"),
@@ -348,10 +348,9 @@ async fn a_body_with_two_lengths_goes_on_with_one() {
         0\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let replies = running.raw(smuggled).await.to_lowercase();
     assert!(!replies.contains("content-length: 30"), "{replies}");
-    // What came after the body is a request of its own, and counted as one.
     assert!(replies.contains("x-ratelimit-remaining: 9"), "{replies}");
-    assert!(replies.contains("get /b http/1.1"), "{replies}");
-    assert!(replies.contains("x-ratelimit-remaining: 8"), "{replies}");
+    // What came after the body is not even looked at.
+    assert!(replies.contains("connection: close") && !replies.contains("get /b"), "{replies}");
 }
 
 #[tokio::test]

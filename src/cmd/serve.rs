@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -13,6 +14,7 @@ use crate::engine::clock::Micros;
 use crate::engine::limit::Limit;
 use crate::engine::live::LivePolicy;
 use crate::engine::units;
+use crate::gateway::log::{DEFAULT_VIOLATIONS_PER_SECOND, Format, Log, LogOptions, Sink};
 use crate::gateway::proxy::{Destination, Upstream};
 use crate::gateway::serve::{ServeOptions, Serving, bind};
 use crate::gateway::tls::{Roots, acceptor};
@@ -21,6 +23,9 @@ use crate::output::finding_text;
 
 /// What each client may do where nobody says anything.
 const USUAL_LIMIT: &str = "1/1s burst 10";
+
+/// How long the end waits for the last lines to be written.
+const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// Enforce limits: a reverse proxy in front of an upstream
 ///
@@ -53,6 +58,15 @@ pub(super) struct Args {
     /// Its private key in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Where events and refusals are written, appended to [default: stderr]
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Form of those lines
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+    /// Write a line for every request, too
+    #[arg(long)]
+    access_log: bool,
     /// Threads that serve [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: Option<u16>,
@@ -67,6 +81,14 @@ pub(super) struct Args {
     upstream_timeout: Micros,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum LogFormat {
+    /// Short lines for eyes
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
     let options = args.options(context)?;
     let source = args.source(context).await?;
@@ -76,6 +98,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     let about = About::new(vec![(scheme, address.to_string())]);
     let gateway = Arc::new(Gateway::open(&source, backing(context)?, about).await);
     tell_start(&gateway, &source, context)?;
+    let log = args.start_log(&gateway, context)?;
     gateway.keep_up();
     let mut signals = Signals::new()?;
     let serving = Serving::start(&gateway, &listener, &options)?;
@@ -87,18 +110,47 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     signals.until_stop(&gateway.limiter.policy, &source, context).await;
     context.note("stopping; open requests may finish");
     gateway.drain();
-    tokio::select! {
+    let exit = tokio::select! {
         all = serving.stop() => {
             if !all {
                 context.note(format!("some requests were cut off after {}", args.drain));
             }
-            Ok(Exit::Fine)
+            Exit::Fine
         }
-        () = signals.stop() => Ok(Exit::Interrupted),
+        () = signals.stop() => Exit::Interrupted,
+    };
+    if let Some(log) = log {
+        log.flush(LAST_LINES);
     }
+    Ok(exit)
 }
 
 impl Args {
+    /// Nothing is written on stderr where that is to be quiet.
+    fn start_log(&self, gateway: &Gateway, context: &Context) -> Result<Option<Log>, Failure> {
+        let sink = match &self.log {
+            Some(path) => Sink::File(path.clone()),
+            None if context.quiet => return Ok(None),
+            None => Sink::Stderr,
+        };
+        let log = Log::start(LogOptions {
+            format: match self.log_format {
+                LogFormat::Text => Format::Human,
+                LogFormat::Json => Format::Json,
+            },
+            sink,
+            gateway: gateway.about.id.clone(),
+            violations_per_second: DEFAULT_VIOLATIONS_PER_SECOND,
+            access: self.access_log,
+        });
+        let log = log.map_err(|error| {
+            let path = self.log.as_deref().unwrap_or("stderr".as_ref()).display().to_string();
+            Failure::new(Exit::Failed, format!("cannot write to {path}: {error}"))
+        })?;
+        gateway.stats.log_to(log.clone());
+        Ok(Some(log))
+    }
+
     fn options(&self, context: &Context) -> Result<ServeOptions, Failure> {
         let roots = Roots::default();
         let named = self.upstream.clone().or_else(|| context.env("RLCTL_UPSTREAM"));

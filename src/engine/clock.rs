@@ -65,19 +65,29 @@ impl WallClock {
     }
 
     fn now_ns(&self) -> u64 {
-        let since_start = self.counter.delta_as_nanos(self.start, self.counter.raw());
-        let since_look = since_start.saturating_sub(self.looked_at_ns.load(Ordering::Relaxed));
-        if since_look > Self::LOOK_EVERY_NS {
-            let wall = system_ns();
-            let after = self.counter.delta_as_nanos(self.start, self.counter.raw());
-            // A thread that was put aside between the readings would set the clock by its pause.
-            if after - since_start < Self::MAX_PAUSE_NS || since_look > 20 * Self::LOOK_EVERY_NS {
-                let wall_at_start = wall.saturating_sub(after);
-                self.wall_at_start_ns.store(wall_at_start, Ordering::Relaxed);
-                self.looked_at_ns.store(after, Ordering::Relaxed);
-            }
+        let since_start = self.since_start_ns();
+        if since_start.saturating_sub(self.looked_at_ns.load(Ordering::Relaxed))
+            > Self::LOOK_EVERY_NS
+        {
+            self.look(since_start);
         }
         self.wall_at_start_ns.load(Ordering::Relaxed) + since_start
+    }
+
+    fn since_start_ns(&self) -> u64 {
+        self.counter.delta_as_nanos(self.start, self.counter.raw())
+    }
+
+    #[cold]
+    fn look(&self, before: u64) {
+        let wall = system_ns();
+        let after = self.since_start_ns();
+        let since_look = before.saturating_sub(self.looked_at_ns.load(Ordering::Relaxed));
+        // A thread that was put aside between the readings would set the clock by its pause.
+        if after - before < Self::MAX_PAUSE_NS || since_look > 20 * Self::LOOK_EVERY_NS {
+            self.wall_at_start_ns.store(wall.saturating_sub(after), Ordering::Relaxed);
+            self.looked_at_ns.store(after, Ordering::Relaxed);
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::algo::MAX_HELD;
 use super::clock::Micros;
 use super::units::{self, UnitError};
 
@@ -281,14 +282,16 @@ impl Limit {
         self.span_of_capacity
     }
 
-    /// How long it takes to regain `requests` of them: `requests · P / L`, exactly.
+    /// How long it takes to regain `requests` of them: `requests · P / L`, exactly, as far as
+    /// anything is held ([`MAX_HELD`]).
     pub fn span(&self, requests: u64) -> Span {
         let (us, part) = mul_div(requests, self.micros, self.tokens);
-        Span { us: u64::try_from(us).unwrap_or(u64::MAX), part }
+        Span { us: us.min(u128::from(MAX_HELD)) as u64, part }
     }
 }
 
 /// Whole quotient and remainder of `a · b / m`.
+#[inline]
 pub fn mul_div(a: u64, b: u64, m: u64) -> (u128, u64) {
     if let Some(product) = a.checked_mul(b) {
         return (u128::from(product / m), product % m);

@@ -9,6 +9,7 @@ pub mod identity;
 pub mod limit;
 pub mod limiter;
 pub mod live;
+pub mod path;
 pub mod patterns;
 pub mod plan;
 pub mod policy;

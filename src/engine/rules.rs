@@ -6,20 +6,20 @@
 //! compete: all of them that match apply.
 
 mod domain;
-mod path;
+mod lists;
 
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
-use super::clock::Micros;
 use super::identity::{Dimension, Identity, Pattern};
+pub use super::path::{PathError, normal_path};
 use super::patterns::Patterns;
-use super::policy::{Endpoint, LimitSpec, Listed, Policy, Rule, RuleLimits};
+use super::policy::{Endpoint, LimitSpec, Policy, Rule, RuleLimits};
 use super::store::RuleLimit;
 pub use domain::Instead;
-pub use path::{PathError, normal_path};
+use lists::Lists;
 
 /// Only what the policy says is put in, so that nobody outside can choose keys that collide.
 type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
@@ -49,9 +49,7 @@ pub struct Rules {
     limits: Vec<LimitsOfRule>,
     /// Rules that refuse requests without an identity of their dimension.
     insisting: Vec<usize>,
-    /// The entries of the policy's lists.
-    block: Patterns<usize>,
-    exempt: Patterns<usize>,
+    lists: Arc<Lists>,
 }
 
 /// The limits of one rule under the names of their buckets.
@@ -127,7 +125,8 @@ impl<'a> Applied<'a> {
 impl Rules {
     pub fn new(policy: Arc<Policy>) -> Rules {
         let limits = policy.rules.iter().map(|rule| LimitsOfRule::of(rule, &policy)).collect();
-        let mut rules = Rules::of(policy, |_| true, limits);
+        let lists = Arc::new(Lists::of(&policy));
+        let mut rules = Rules::of(policy, lists, |_| true, limits);
         let insists = |rule: &Rule| rule.enabled && rule.reject_missing && !rule.shadow;
         let all = &rules.policy.rules;
         rules.insisting = (0..all.len()).filter(|n| insists(&all[*n])).collect();
@@ -136,7 +135,12 @@ impl Rules {
 
     /// The index of the rules that are `chosen`, none of which insists on anything yet; `limits` are
     /// those of all rules.
-    fn of(policy: Arc<Policy>, chosen: impl Fn(&Rule) -> bool, limits: Vec<LimitsOfRule>) -> Rules {
+    fn of(
+        policy: Arc<Policy>,
+        lists: Arc<Lists>,
+        chosen: impl Fn(&Rule) -> bool,
+        limits: Vec<LimitsOfRule>,
+    ) -> Rules {
         let mut dimensions: HashMap<Dimension, Index> = HashMap::default();
         let all = policy.rules.iter().enumerate();
         for (number, rule) in all.filter(|(_, rule)| rule.enabled && chosen(rule)) {
@@ -148,9 +152,8 @@ impl Rules {
             };
             finder.add(number, rule);
         }
-        let (block, exempt) = (entries_of(&policy.block), entries_of(&policy.exempt));
         let dimensions = dimensions.into_iter().collect();
-        Rules { policy, dimensions, limits, insisting: Vec::new(), block, exempt }
+        Rules { policy, dimensions, limits, insisting: Vec::new(), lists }
     }
 
     pub fn policy(&self) -> &Arc<Policy> {
@@ -168,15 +171,6 @@ impl Rules {
             Dimension::Header(name) => Some(name.as_str()),
             _ => None,
         })
-    }
-
-    /// The first entry of the policy that blocks `identity` now.
-    pub fn block_of(&self, identity: &Identity, now: Micros) -> Option<&Listed> {
-        first_on(&self.policy.block, &self.block.of(identity), now)
-    }
-
-    pub fn exemption_of(&self, identity: &Identity, now: Micros) -> Option<&Listed> {
-        first_on(&self.policy.exempt, &self.exempt.of(identity), now)
     }
 
     /// The rules for `identity`, one of the identities of a request.
@@ -242,19 +236,6 @@ impl Rules {
                 && rule.is_for(all, tier, target.method)
         })
     }
-}
-
-fn entries_of(list: &[Listed]) -> Patterns<usize> {
-    let mut patterns = Patterns::default();
-    for (number, entry) in list.iter().enumerate() {
-        entry.matches.iter().for_each(|pattern| patterns.add(pattern, number));
-    }
-    patterns
-}
-
-fn first_on<'a>(list: &'a [Listed], matching: &[usize], now: Micros) -> Option<&'a Listed> {
-    let mut entries = matching.iter().map(|number| &list[*number]);
-    entries.find(|entry| entry.until.is_none_or(|until| until > now))
 }
 
 impl LimitsOfRule {

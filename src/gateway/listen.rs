@@ -163,8 +163,7 @@ impl Door {
                 .timer(TokioTimer::new())
                 .header_read_timeout(self.head_within)
                 .max_buf_size(MAX_HEAD_BYTES)
-                .max_headers(MAX_HEADERS)
-                .pipeline_flush(true);
+                .max_headers(MAX_HEADERS);
             let connection = builder.serve_connection(io, service).with_upgrades();
             let mut connection = std::pin::pin!(connection);
             tokio::select! {

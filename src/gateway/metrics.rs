@@ -93,7 +93,7 @@ impl Stats {
             "rlctl_shed_total",
             "counter",
             "Requests turned away because of too much work.",
-            gateway.shed.refused(),
+            load(&self.shed),
         );
         let name = "rlctl_upstream_seconds";
         text.family(name, "histogram", "Time until an upstream began to answer.");

@@ -11,7 +11,6 @@ use crate::engine::policy::GatewaySettings;
 pub struct Shed {
     /// The second of the clock (upper half), and how many were taken on in it (lower half).
     second: AtomicU64,
-    refused: AtomicU64,
 }
 
 impl Shed {
@@ -25,17 +24,7 @@ impl Shed {
             let taken = (state & u64::from(u32::MAX)) + count;
             (taken <= max.min(u32::MAX.into())).then_some(state + count)
         };
-        let admitted =
-            self.second.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit).is_ok();
-        if !admitted {
-            self.refused.fetch_add(count, Ordering::Relaxed);
-        }
-        admitted
-    }
-
-    /// How many checks were refused since the start.
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
+        self.second.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit).is_ok()
     }
 }
 
@@ -51,7 +40,11 @@ impl Gateway {
             Some(current) => current.rules.policy().gateway.max_checks,
             None => GatewaySettings::default().max_checks,
         };
-        self.shed.admit(count, max, Micros::now())
+        let admitted = self.shed.admit(count, max, Micros::now());
+        if !admitted {
+            self.stats.shed.fetch_add(count.into(), Ordering::Relaxed);
+        }
+        admitted
     }
 }
 
@@ -69,6 +62,5 @@ mod tests {
         assert!(!shed.admit(1, 3, at(5.9)));
         assert!(shed.admit(3, 3, at(6.0)), "the next second");
         assert!(!shed.admit(1, 3, at(5.0)), "the clock went back");
-        assert_eq!(shed.refused(), 4);
     }
 }

@@ -46,7 +46,7 @@ impl Stats {
             "top_seen": top(By::Seen),
             "top_identity_share": self.top_share(),
             "inflight": load(&self.inflight),
-            "shed": gateway.shed.refused(),
+            "shed": load(&self.shed),
             "clock_jumps": load(&self.clock_jumps),
             "log_dropped": self.log().map_or(0, super::log::Log::dropped),
             "gateways": &*lock(&self.members),

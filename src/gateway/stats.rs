@@ -45,6 +45,8 @@ pub struct Stats {
     pub upstream: Histogram,
     /// Requests that are being answered.
     pub inflight: AtomicU64,
+    /// Requests that were turned away because of too much work.
+    pub shed: AtomicU64,
     seen: Mutex<Sketch>,
     seen_every: AtomicU32,
     /// Of rules without a sketch of their own.
@@ -77,6 +79,7 @@ impl Stats {
             transitions: Default::default(),
             upstream: Histogram::default(),
             inflight: AtomicU64::new(0),
+            shed: AtomicU64::new(0),
             seen: Mutex::new(Sketch::new(SEEN)),
             seen_every: AtomicU32::new(1),
             refused: Mutex::new(Sketch::new(REFUSED)),

@@ -1,6 +1,6 @@
 -- Exact arithmetic on doubles. Every number here is a whole one below 2^53; a product may not be,
 -- so it is never formed: it is kept as the sum of two doubles.
-local floor, fmod, unpack, pack, sub = math.floor, math.fmod, struct.unpack, struct.pack, string.sub
+local floor, fmod = math.floor, math.fmod
 
 -- Whole quotient (below 2^52) and remainder of a·b/m.
 local function mul_div(a, b, m)

@@ -15,7 +15,7 @@
 
 use super::super::clock::Micros;
 use super::super::limit::{Decision, Limit, Span, mul_div};
-use super::MAX_HELD;
+use super::{MAX_HELD, leaky_bucket};
 
 /// Most used requests that are carried over to another rate: far above any capacity, and small
 /// enough for the Lua twin to multiply exactly.
@@ -35,18 +35,35 @@ impl Backlog {
         }
     }
 
-    pub(super) fn decide(&self, limit: &Limit, t: Micros, cost: u64) -> Decision {
+    pub(super) fn decide(mut self, limit: &Limit, t: Micros, cost: u64) -> Decision {
+        self.check(limit, t, cost)
+    }
+
+    /// Decides, and charges what is allowed.
+    #[inline(always)]
+    pub(super) fn check(&mut self, limit: &Limit, t: Micros, cost: u64) -> Decision {
         let before = self.held_at(t);
         let charged = add(limit, before, span_of(limit, cost));
-        let allowed = cost == 0 || charged <= limit.span_of_capacity();
-        let held = if allowed { charged } else { before };
-        let (remaining, next_after) = left(limit, held);
+        let room = subtract(limit, limit.span_of_capacity(), charged);
+        let allowed = cost == 0 || room.is_some();
+        let (held, room, retry_after) = if allowed {
+            (charged, room, None)
+        } else {
+            let room = subtract(limit, limit.span_of_capacity(), before);
+            (before, room, (cost <= limit.capacity()).then(|| wait(limit, before, cost)))
+        };
+        let charges = allowed && cost > 0;
+        if charges {
+            *self = Backlog { last: t, held };
+        }
+        let (remaining, next_after) = left(limit, held, room);
         Decision {
             allowed,
             remaining,
-            retry_after: (!allowed && cost <= limit.capacity()).then(|| wait(limit, before, cost)),
+            retry_after,
             reset_after: held.ceil(),
             next_after,
+            delay: if charges { leaky_bucket::delay(limit, before) } else { Micros::ZERO },
             ..Decision::at(limit, t)
         }
     }
@@ -103,9 +120,11 @@ fn wait(limit: &Limit, held: Span, cost: u64) -> Micros {
     subtract(limit, held, room.unwrap_or(Span::ZERO)).unwrap_or(Span::ZERO).ceil()
 }
 
-/// `floor((B·T − held) / T)`, and how long until it is one more.
-fn left(limit: &Limit, held: Span) -> (u64, Micros) {
-    let Some(free) = subtract(limit, limit.span_of_capacity(), held) else {
+/// How many requests fit into the room that what is held leaves, and how long until one more does.
+/// No room is a debt.
+#[inline(always)]
+fn left(limit: &Limit, held: Span, room: Option<Span>) -> (u64, Micros) {
+    let Some(free) = room else {
         return (0, wait(limit, held, 1));
     };
     let (tokens, micros) = (limit.tokens(), limit.micros());
@@ -125,20 +144,23 @@ fn left(limit: &Limit, held: Span) -> (u64, Micros) {
     (requests, Micros(if tokens == 1 { missing } else { missing.div_ceil(tokens) }))
 }
 
+#[inline]
 fn span_of(limit: &Limit, cost: u64) -> Span {
     if cost == 1 { limit.span_of_one() } else { limit.span(cost) }
 }
 
+#[inline]
 fn add(limit: &Limit, a: Span, b: Span) -> Span {
     let part = a.part + b.part;
     let carry = part >= limit.tokens();
-    let us = a.us.saturating_add(b.us).saturating_add(u64::from(carry));
+    let us = a.us + b.us + u64::from(carry);
     if us >= MAX_HELD {
         return Span { us: MAX_HELD, part: 0 };
     }
     Span { us, part: if carry { part - limit.tokens() } else { part } }
 }
 
+#[inline]
 fn subtract(limit: &Limit, a: Span, b: Span) -> Option<Span> {
     let borrow = a.part < b.part;
     let us = a.us.checked_sub(b.us)?.checked_sub(u64::from(borrow))?;

@@ -18,10 +18,22 @@ pub struct FixedWindow {
 }
 
 impl FixedWindow {
+    /// `t` is not before `last`, so the last charge is in its window or in an earlier one.
     fn count_at(&self, period: Micros, t: Micros) -> u64 {
-        if window_start(self.last, period) == window_start(t, period) { self.count } else { 0 }
+        if self.last >= window_start(t, period) { self.count } else { 0 }
     }
 
+    /// Decides, and charges what is allowed.
+    #[inline]
+    pub(super) fn check(&mut self, limit: &Limit, t: Micros, cost: u64) -> Decision {
+        let decision = self.decide(limit, t, cost);
+        if decision.allowed && cost > 0 {
+            self.take(limit, t, cost);
+        }
+        decision
+    }
+
+    #[inline]
     pub(super) fn decide(&self, limit: &Limit, t: Micros, cost: u64) -> Decision {
         let before = self.count_at(limit.period(), t);
         let allowed = cost == 0 || before + cost <= limit.requests();
@@ -38,6 +50,7 @@ impl FixedWindow {
         }
     }
 
+    #[inline]
     pub(super) fn take(&mut self, limit: &Limit, t: Micros, cost: u64) {
         self.count = (self.count_at(limit.period(), t) + cost).min(MAX_HELD);
         self.last = t;

@@ -1,4 +1,4 @@
-//! Leaky bucket: a queue of size `B` that lets one request out every `T`. The [`Backlog`] is that
+//! Leaky bucket: a queue of size `B` that lets one request out every `T`. The [`Backlog`](super::Backlog) is that
 //! queue; what is its own is that an admitted request is held until its turn, so that what leaves
 //! is evenly spaced however it came.
 //!
@@ -8,11 +8,10 @@
 //! Bound: enters like the bucket; leaves at most `1 + floor(L·x/P)` in an interval of length `x`.
 
 use super::super::clock::Micros;
-use super::super::limit::{Decision, Limit};
-use super::Backlog;
+use super::super::limit::{Algorithm, Limit, Span};
 
-pub(super) fn decide(limit: &Limit, queue: &Backlog, t: Micros, cost: u64) -> Decision {
-    let decision = queue.decide(limit, t, cost);
-    let charged = decision.allowed && cost > 0;
-    Decision { delay: if charged { queue.held_at(t).ceil() } else { Micros::ZERO }, ..decision }
+/// How long a request is held that joins a queue of this length; the other buckets hold nobody.
+#[inline]
+pub(super) fn delay(limit: &Limit, queue: Span) -> Micros {
+    if limit.algorithm() == Algorithm::LeakyBucket { queue.ceil() } else { Micros::ZERO }
 }

@@ -29,7 +29,7 @@ pub enum State {
     Backlog(Backlog),
     FixedWindow(FixedWindow),
     SlidingWindow(SlidingWindow),
-    SlidingLog(Box<SlidingLog>),
+    SlidingLog(SlidingLog),
 }
 
 impl State {
@@ -41,7 +41,7 @@ impl State {
             }
             Algorithm::FixedWindow => State::FixedWindow(FixedWindow::default()),
             Algorithm::SlidingWindow => State::SlidingWindow(SlidingWindow::default()),
-            Algorithm::SlidingLog => State::SlidingLog(Box::default()),
+            Algorithm::SlidingLog => State::SlidingLog(SlidingLog::default()),
         }
     }
 
@@ -50,7 +50,7 @@ impl State {
             State::Backlog(s) => s.last,
             State::FixedWindow(s) => s.last,
             State::SlidingWindow(s) => s.last,
-            State::SlidingLog(s) => s.last,
+            State::SlidingLog(s) => s.last(),
         }
     }
 
@@ -71,7 +71,7 @@ pub fn decide(limit: &Limit, state: &State, now: Micros, cost: Cost) -> Decision
     if limit.requests() == 0 {
         return Decision { allowed: cost == 0, ..Decision::at(limit, now) };
     }
-    let t = match moment(limit, state, now) {
+    let t = match moment(limit, state.last(), now) {
         Moment::At(t) => t,
         Moment::ClockJump => {
             let decision = decide_at(limit, &State::fresh(limit.algorithm()), now, cost);
@@ -81,13 +81,30 @@ pub fn decide(limit: &Limit, state: &State, now: Micros, cost: Cost) -> Decision
     decide_at(limit, state, t, cost)
 }
 
+/// Decides, and charges what is allowed: [`decide`] and [`take`] in one step, for a state that need
+/// not wait for others to agree. None where there is more to it: a limit of 0, a clock that jumped.
+#[inline(always)]
+pub fn check(limit: &Limit, state: &mut State, now: Micros, cost: Cost) -> Option<Decision> {
+    let Moment::At(t) = moment(limit, state.last(), now) else { return None };
+    if limit.requests() == 0 {
+        return None;
+    }
+    let cost = cost.get();
+    Some(match state {
+        State::Backlog(s) => s.check(limit, t, cost),
+        State::FixedWindow(s) => s.check(limit, t, cost),
+        State::SlidingWindow(s) => s.check(limit, t, cost),
+        State::SlidingLog(s) => s.check(limit, t, cost),
+    })
+}
+
 /// Charges `cost`, whether or not it fits: callers ask [`decide`] first, except to settle a cost
 /// known only afterwards.
 pub fn take(limit: &Limit, state: &mut State, now: Micros, cost: Cost) {
     if limit.requests() == 0 || cost == Cost::PEEK {
         return;
     }
-    let t = match moment(limit, state, now) {
+    let t = match moment(limit, state.last(), now) {
         Moment::At(t) => t,
         Moment::ClockJump => {
             *state = State::fresh(limit.algorithm());
@@ -138,7 +155,7 @@ pub fn carry_over(
         (State::Backlog(s), _) => State::Backlog(s.at_another_rate(old, new)),
         (State::FixedWindow(s), OnChange::Scale) => State::FixedWindow(s.scaled(old, new)),
         (State::SlidingWindow(s), OnChange::Scale) => State::SlidingWindow(s.scaled(old, new)),
-        (State::SlidingLog(s), OnChange::Scale) => State::SlidingLog(Box::new(s.scaled(old, new))),
+        (State::SlidingLog(s), OnChange::Scale) => State::SlidingLog(s.scaled(old, new)),
         (kept, _) => kept,
     }
 }
@@ -156,9 +173,6 @@ fn same_clockwork(a: &Limit, b: &Limit) -> bool {
 
 fn decide_at(limit: &Limit, state: &State, t: Micros, cost: u64) -> Decision {
     match state {
-        State::Backlog(s) if limit.algorithm() == Algorithm::LeakyBucket => {
-            leaky_bucket::decide(limit, s, t, cost)
-        }
         State::Backlog(s) => s.decide(limit, t, cost),
         State::FixedWindow(s) => s.decide(limit, t, cost),
         State::SlidingWindow(s) => s.decide(limit, t, cost),
@@ -173,8 +187,7 @@ enum Moment {
 }
 
 /// Time never runs backwards for a bucket: a check stamped before its last charge is taken then.
-fn moment(limit: &Limit, state: &State, now: Micros) -> Moment {
-    let last = state.last();
+fn moment(limit: &Limit, last: Micros, now: Micros) -> Moment {
     if last.saturating_sub(now) > limit.period() {
         Moment::ClockJump
     } else {

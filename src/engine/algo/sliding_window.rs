@@ -29,12 +29,14 @@ struct View<'a> {
 }
 
 impl SlidingWindow {
+    #[inline]
     fn at<'a>(&self, limit: &'a Limit, t: Micros) -> View<'a> {
         let period = limit.period();
-        let (start, charged) = (window_start(t, period), window_start(self.last, period));
-        let (current, previous) = if start == charged {
+        let start = window_start(t, period);
+        // `t` is not before `last`, so the last charge is in its window or in an earlier one.
+        let (current, previous) = if self.last >= start {
             (self.current, self.previous)
-        } else if start == charged + period {
+        } else if self.last + period >= start {
             (0, self.current)
         } else {
             (0, 0)
@@ -42,14 +44,25 @@ impl SlidingWindow {
         View { limit, into: (t - start).0, current, previous }
     }
 
+    /// Decides, and charges what is allowed.
+    #[inline]
+    pub(super) fn check(&mut self, limit: &Limit, t: Micros, cost: u64) -> Decision {
+        let decision = self.decide(limit, t, cost);
+        if decision.allowed && cost > 0 {
+            self.take(limit, t, cost);
+        }
+        decision
+    }
+
+    #[inline]
     pub(super) fn decide(&self, limit: &Limit, t: Micros, cost: u64) -> Decision {
         let mut view = self.at(limit, t);
-        let allowed = cost == 0 || view.used_ceil() + cost <= limit.requests();
+        let used = view.used_ceil();
+        let allowed = cost == 0 || used + cost <= limit.requests();
         let retry_after = (!allowed && cost <= limit.requests()).then(|| view.wait(cost));
-        if allowed {
-            view.current += cost;
-        }
-        let remaining = limit.requests().saturating_sub(view.used_ceil());
+        let charged = if allowed { cost } else { 0 };
+        view.current += charged;
+        let remaining = limit.requests().saturating_sub(used + charged);
         let whole = view.current == 0 && view.previous == 0;
         Decision {
             allowed,
@@ -61,6 +74,7 @@ impl SlidingWindow {
         }
     }
 
+    #[inline]
     pub(super) fn take(&mut self, limit: &Limit, t: Micros, cost: u64) {
         let View { current, previous, .. } = self.at(limit, t);
         *self = SlidingWindow { last: t, current: (current + cost).min(MAX_HELD), previous };

@@ -36,7 +36,7 @@ impl Rules {
             }
         };
         let limits = policy.rules.iter().map(limits_of).collect::<Result<Vec<_>, _>>()?;
-        Ok(Rules::of(policy.clone(), chosen, limits))
+        Ok(Rules::of(policy.clone(), self.lists.clone(), chosen, limits))
     }
 }
 

@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use compact_str::CompactString;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::charge::{Charge, Settlement, random_id};
 use super::ledger::Ledger;
-use super::{Answer, Check, RuleLimit, StoreError};
+use super::{Answer, Check, Idempotency, RuleLimit, StoreError};
 use crate::engine::algo::{self, State};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
@@ -123,10 +123,19 @@ impl MemoryStore {
     }
 
     pub fn check(&self, check: &Check<'_>) -> Result<Answer, StoreError> {
+        match check.idempotency {
+            None => Ok(self.decide(check, check.at)),
+            Some(idempotency) => self.check_once(check, idempotency),
+        }
+    }
+
+    /// Decides unless that was done before, under the same idempotency key.
+    fn check_once(
+        &self,
+        check: &Check<'_>,
+        idempotency: Idempotency<'_>,
+    ) -> Result<Answer, StoreError> {
         let now = check.at.unwrap_or_else(Micros::now);
-        let Some(idempotency) = check.idempotency else {
-            return Ok(self.decide(check, now));
-        };
         let mut ledger = lock(&self.ledger);
         if let Some(remembered) = ledger.answer(check.identity, idempotency.key, now) {
             if remembered.cost != check.cost {
@@ -137,22 +146,42 @@ impl MemoryStore {
                 return Ok(remembered.replay());
             }
         }
-        let answer = Answer { charge_id: Some(random_id()), ..self.decide(check, now) };
+        let answer = Answer { charge_id: Some(random_id()), ..self.decide(check, Some(now)) };
         if answer.allowed() && check.cost > Cost::PEEK {
             ledger.remember(check.identity, idempotency, check.cost, &answer, now);
         }
         Ok(answer)
     }
 
-    fn decide(&self, check: &Check<'_>, now: Micros) -> Answer {
-        let hash = self.hasher.hash_one(check.identity.as_str());
+    fn decide(&self, check: &Check<'_>, at: Option<Micros>) -> Answer {
+        let identity = check.identity.as_str();
+        let hash = self.hasher.hash_one(identity);
         let mut table = self.lock_shard(hash);
-        if let Some(entry) = table.find(hash, check.identity.as_str()) {
-            let answer = entry.quotas.check(check, now);
-            self.count_jumps(&answer.decisions);
+        let found = table.find(hash, identity);
+        // Only now, for the clock is read while the entry is still on its way from memory.
+        let now = at.unwrap_or_else(Micros::now);
+        let Some(entry) = found else {
+            return self.decide_newcomer(table, hash, check, now);
+        };
+        if let Some(decision) = entry.quotas.check_alone(check, now) {
             self.sweep_now_and_then(&mut table, now);
-            return answer;
+            return Answer::decided(SmallVec::from_buf([decision]));
         }
+        let answer = entry.quotas.check(check, now);
+        self.count_jumps(&answer.decisions);
+        self.sweep_now_and_then(&mut table, now);
+        answer
+    }
+
+    /// Apart, so that what it needs on the stack does not weigh on those who are known.
+    #[inline(never)]
+    fn decide_newcomer(
+        &self,
+        mut table: MutexGuard<'_, Table>,
+        hash: u64,
+        check: &Check<'_>,
+        now: Micros,
+    ) -> Answer {
         let mut quotas = Quotas::none();
         let answer = quotas.check(check, now);
         if quotas.is_empty() {
@@ -287,7 +316,7 @@ impl Default for MemoryStore {
 
 impl Table {
     fn find(&mut self, hash: u64, identity: &str) -> Option<&mut Entry> {
-        self.entries.find_mut(hash, |entry| entry.identity == identity)
+        self.entries.find_mut(hash, |entry| same(entry.identity.as_bytes(), identity.as_bytes()))
     }
 
     fn insert(&mut self, hash: u64, identity: &str, quotas: Quotas, hash_of: impl Fn(&str) -> u64) {
@@ -343,13 +372,21 @@ impl Quotas {
         self.all().iter().find(|q| q.is_of(limit))
     }
 
+    /// The common case, without looking for anything: one limit, the same as last time. Inlined
+    /// down to the arithmetic, so that the decision is written once, into the answer.
+    #[inline(always)]
+    fn check_alone(&mut self, check: &Check<'_>, now: Micros) -> Option<Decision> {
+        match (self, check.limits) {
+            (Quotas::One(quota), [limit]) if Arc::ptr_eq(&quota.limit, limit) => {
+                let cost = limit.cost(check.cost);
+                algo::check(limit.limit(), &mut quota.state, now, cost)
+            }
+            _ => None,
+        }
+    }
+
     /// Decides all limits; charges all of them, or none.
     fn check(&mut self, check: &Check<'_>, now: Micros) -> Answer {
-        if let (Quotas::One(quota), [limit]) = (&mut *self, check.limits)
-            && Arc::ptr_eq(&quota.limit, limit)
-        {
-            return Answer::decided(smallvec![quota.check_alone(now, limit.cost(check.cost))]);
-        }
         let ask = |quotas: &Quotas, limit: &Arc<RuleLimit>, cost| match quotas.find(limit) {
             Some(quota) => quota.decide(limit, now, cost),
             None => {
@@ -435,16 +472,6 @@ impl RuleLimit {
 }
 
 impl Quota {
-    /// The common case, without looking for anything: one limit, the same as last time.
-    fn check_alone(&mut self, now: Micros, cost: Cost) -> Decision {
-        let limit = self.limit.limit();
-        let decision = algo::decide(limit, &self.state, now, cost);
-        if decision.allowed {
-            algo::take(limit, &mut self.state, now, cost);
-        }
-        decision
-    }
-
     fn is_of(&self, limit: &Arc<RuleLimit>) -> bool {
         Arc::ptr_eq(&self.limit, limit) || self.limit.name() == limit.name()
     }
@@ -472,6 +499,12 @@ impl Quota {
         }
         self.limit = limit.clone();
     }
+}
+
+/// `a == b`, for names: comparing slices of any length is a call, and most names are short.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let ends = |text: &[u8]| Some((*text.first_chunk::<8>()?, *text.last_chunk::<8>()?));
+    if a.len() == b.len() && (8..=16).contains(&a.len()) { ends(a) == ends(b) } else { a == b }
 }
 
 /// A thread that panicked while it held a lock left the table as it was between two statements;

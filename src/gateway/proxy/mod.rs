@@ -1,5 +1,6 @@
 //! The reverse proxy: every request is decided, and what passes is passed on.
 
+mod access;
 mod body;
 mod echo;
 mod forward;
@@ -9,6 +10,7 @@ mod upgrade;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -97,6 +99,16 @@ impl Proxy {
 
     /// Answers one request, whatever becomes of it.
     pub async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Reply {
+        let _inflight = Inflight::begin(&self.gateway.stats.inflight);
+        match self.gateway.stats.log().filter(|log| log.writes_access()) {
+            None => self.reply(request, peer).await,
+            Some(log) => {
+                access::logged(log, request, peer, |request| self.reply(request, peer)).await
+            }
+        }
+    }
+
+    async fn reply(&self, request: Request<Incoming>, peer: Peer) -> Reply {
         if let Some(why) = malformed(&request) {
             return own(problem(StatusCode::BAD_REQUEST, why));
         }
@@ -205,6 +217,11 @@ impl Proxy {
         if verdict.allowed {
             tell_limits(headers, &verdict, &answer, settings.response.headers, Micros::now());
         }
+        if self.gateway.stats.log().is_some_and(|log| log.writes_access()) {
+            let decided = access::Decided::of(&verdict, &answer);
+            reply.extensions_mut().insert(decided);
+        }
+        let headers = reply.headers_mut();
         if settings.expose_headers {
             headers.append(http::header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
         }
@@ -242,8 +259,9 @@ impl Proxy {
         };
         let began = Micros::now();
         let reply = self.forward(request, hop, settings, &pool).await;
-        self.gateway.stats.upstream(Micros::now().saturating_sub(began));
-        reply.unwrap_or_else(|error| {
+        let took = Micros::now().saturating_sub(began);
+        self.gateway.stats.upstream(took);
+        let mut reply = reply.unwrap_or_else(|error| {
             let status = match error {
                 UpstreamError::Silent(_) | UpstreamError::ConnectTimeout => {
                     StatusCode::GATEWAY_TIMEOUT
@@ -251,7 +269,9 @@ impl Proxy {
                 UpstreamError::Connect(_) | UpstreamError::Broken(_) => StatusCode::BAD_GATEWAY,
             };
             own(problem(status, &format!("the upstream {error}")))
-        })
+        });
+        reply.extensions_mut().insert(UpstreamTook(took));
+        reply
     }
 
     async fn forward(
@@ -310,6 +330,26 @@ impl Proxy {
             Err(why) => Route::Wrong(why),
         };
         pools.entry(named.url.clone()).or_insert_with(open).clone()
+    }
+}
+
+/// How long the upstream took to begin its answer; travels with the reply.
+#[derive(Clone, Copy, Debug)]
+struct UpstreamTook(Micros);
+
+/// A request under way, counted for as long as it is.
+struct Inflight<'a>(&'a AtomicU64);
+
+impl Inflight<'_> {
+    fn begin(counter: &AtomicU64) -> Inflight<'_> {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Inflight(counter)
+    }
+}
+
+impl Drop for Inflight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

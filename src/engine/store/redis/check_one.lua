@@ -1,12 +1,11 @@
 -- The usual case of check.lua, with nothing that it does not need: one limit, no idempotency key,
 -- nothing stored but this limit unchanged, a clock that is right. Everything else goes on below,
 -- and nothing has been written by then.
-local value = redis.call('GET', KEYS[1]) or ''
 if not ARGV[2] then
   local cost, after
-  cost, name, alg, L, B, P, l, p, one, one_part, full, full_part, price, on_change, after =
-    unpack('<dBc0BI4I4dI4ddddddB', ARGV[1], 9)
-  head = sub(ARGV[1], 17, 34 + #name)
+  cost, l, p, one, one_part, full, full_part, price, on_change, name, alg, L, B, P, after =
+    unpack('<ddddddddBBc0BI4I4d', ARGV[1], 9)
+  head = sub(ARGV[1], 74, after - 1)
   local usual = L > 0 and after > #ARGV[1]
   if value == '' then
     last, whole, a, b, c = 0, 0, 0, 0, 0

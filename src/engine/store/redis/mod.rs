@@ -174,7 +174,7 @@ impl RedisStore {
             packed.bytes(&random_id().to_le_bytes());
             args.push(packed.0);
         }
-        Call { script: Script::check(check.limits), keys, args }
+        Call { script: Script::check(check), keys, args }
     }
 
     fn answer(&self, check: &Check<'_>, value: &Value) -> Result<Answer, StoreError> {

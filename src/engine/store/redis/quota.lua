@@ -4,13 +4,14 @@
 local HEAD, STATE_BYTES = '<Bc0BI4I4d', 40
 local A_DAY = 86400000
 
--- Takes a limit in hand; returns where the next begins.
+-- Takes a limit in hand as callers send it: l, p, one, one_part, full, full_part, price (doubles),
+-- on_change (1 byte), and the head of its record. Returns where the next begins.
 local function hold_limit(pos)
-  local start = pos
-  name, alg, L, B, P, l, p, one, one_part, full, full_part, price, on_change, pos =
-    unpack(LIMIT, ARGV[1], pos)
-  head = sub(ARGV[1], start, start + #name + 17)
-  return pos
+  local after
+  l, p, one, one_part, full, full_part, price, on_change, name, alg, L, B, P, after =
+    unpack('<dddddddBBc0BI4I4d', ARGV[1], pos)
+  head = sub(ARGV[1], pos + 57, after - 1)
+  return after
 end
 
 local function hold_nothing() last, whole, a, b, c = 0, 0, 0, 0, 0 end

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::engine::clock::Micros;
 use crate::engine::limit::{Algorithm, Cost, Decision, OnChange};
-use crate::engine::store::{Charge, RuleLimit};
+use crate::engine::store::{Charge, Check, RuleLimit};
 
 const ARITH: &str = include_str!("../../algo/arith.lua");
 const SELDOM_NEEDED: &str = include_str!("../../algo/seldom.lua");
@@ -17,6 +17,7 @@ const SLIDING_WINDOW: &str = include_str!("../../algo/sliding_window.lua");
 const SLIDING_LOG: &str = include_str!("../../algo/sliding_log.lua");
 const QUOTA: &str = include_str!("quota.lua");
 const CLOCK: &str = include_str!("clock.lua");
+const CHECK_BUCKET: &str = include_str!("check_bucket.lua");
 const CHECK_ONE: &str = include_str!("check_one.lua");
 const CHECK: &str = include_str!("check.lua");
 const RETURN: &str = include_str!("return.lua");
@@ -37,10 +38,13 @@ const TWINS: [Twin; 4] = [
     Twin { text: SLIDING_LOG, condition: "alg == 6", name: "sliding_log" },
 ];
 const ALL_TWINS: usize = (1 << TWINS.len()) - 1;
+const READ_QUOTA: &str = "local value = redis.call('GET', KEYS[1]) or ''\n";
 /// Divides a twin into what every check needs and what few calls do.
 const SELDOM: &str = "-- SELDOM --\n";
 /// Eight doubles for each limit.
 const DECISION_BYTES: usize = 64;
+/// What check_bucket.lua replies: five doubles, which no other reply is.
+const USUAL_REPLY_BYTES: usize = 40;
 /// `L` and `B` of each limit of a remembered answer.
 const SIZES_BYTES: usize = 8;
 
@@ -51,17 +55,19 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// Puts a script together: what the usual case needs, the usual case, and behind it the rest,
-    /// because a script pays for every function that it makes each time it runs.
-    fn new(twins: usize, usual_case: &str, rest: &str) -> Script {
+    /// Puts a script together: whatever it begins with, then what the usual case needs, the usual
+    /// case, and behind it the rest, because a script pays for every function that it makes each
+    /// time it runs.
+    fn new(twins: usize, beginning: &[&str], usual_case: &str, rest: &str) -> Script {
         let chosen: Vec<&Twin> =
             (0..TWINS.len()).filter(|bit| twins & (1 << bit) != 0).map(|bit| &TWINS[bit]).collect();
         let halves = || chosen.iter().filter_map(|twin| twin.text.split_once(SELDOM));
-        let mut text = ARITH.to_string();
+        let mut text = CLOCK.to_string();
+        beginning.iter().for_each(|part| text += part);
+        text += ARITH;
         halves().for_each(|(often, _)| text += often);
         text += &dispatch("decide", &chosen);
         text += &dispatch("take", &chosen);
-        text += CLOCK;
         text += usual_case;
         text += SELDOM_NEEDED;
         halves().for_each(|(_, seldom)| text += seldom);
@@ -78,19 +84,24 @@ impl Script {
         Script { text: text.into(), sha }
     }
 
-    /// The check for these limits. It holds only the twins they need: a script pays for every
+    /// The script of a check. It holds only the twins that its limits need: a script pays for every
     /// function in it each time it runs.
-    pub(super) fn check(limits: &[Arc<RuleLimit>]) -> &'static Script {
-        static SCRIPTS: [OnceLock<Script>; ALL_TWINS + 1] =
+    pub(super) fn check(check: &Check<'_>) -> &'static Script {
+        static USUAL: OnceLock<Script> = OnceLock::new();
+        static OTHERS: [OnceLock<Script>; ALL_TWINS + 1] =
             [const { OnceLock::new() }; ALL_TWINS + 1];
-        let twins = limits.iter().fold(0, |set, l| set | 1 << twin_of(l.limit().algorithm()));
-        SCRIPTS[twins].get_or_init(|| Script::new(twins, CHECK_ONE, CHECK))
+        let twins = check.limits.iter().fold(0, |set, l| set | 1 << twin_of(l.limit().algorithm()));
+        if is_usual(check) {
+            let beginning = [READ_QUOTA, CHECK_BUCKET];
+            return USUAL.get_or_init(|| Script::new(twins, &beginning, CHECK_ONE, CHECK));
+        }
+        OTHERS[twins].get_or_init(|| Script::new(twins, &[READ_QUOTA], CHECK_ONE, CHECK))
     }
 
     /// Gives back or settles a charge.
     pub(super) fn settle() -> &'static Script {
         static SCRIPT: OnceLock<Script> = OnceLock::new();
-        SCRIPT.get_or_init(|| Script::new(ALL_TWINS, "", RETURN))
+        SCRIPT.get_or_init(|| Script::new(ALL_TWINS, &[], "", RETURN))
     }
 
     /// Forgets quota.
@@ -98,6 +109,19 @@ impl Script {
         static SCRIPT: OnceLock<Script> = OnceLock::new();
         SCRIPT.get_or_init(|| Script::plain(RESET))
     }
+}
+
+/// What check_bucket.lua leaves to its caller: one token bucket or gcra, asked for 1, whose whole
+/// capacity in parts of a microsecond a double holds exactly.
+fn is_usual(check: &Check<'_>) -> bool {
+    let [rule_limit] = check.limits else { return false };
+    let limit = rule_limit.limit();
+    let parts = (limit.span_of_capacity().us + 1).checked_mul(limit.tokens());
+    check.idempotency.is_none()
+        && matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::Gcra)
+        && limit.requests() > 0
+        && rule_limit.cost(check.cost) == Cost::ONE
+        && parts.is_some_and(|parts| parts < 1 << 53)
 }
 
 /// `function` of whichever algorithm is in hand; without a detour where there is only one.
@@ -150,13 +174,8 @@ impl Packed {
     /// A limit, and what a request of `cost` takes from it.
     pub(super) fn limit(&mut self, rule_limit: &RuleLimit, cost: Cost) -> &mut Packed {
         let (name, limit) = (rule_limit.name(), rule_limit.limit());
-        self.0.push(name.len() as u8);
-        self.bytes(name.as_bytes());
-        self.0.push(limit.algorithm().code());
-        self.small(limit.requests()).small(limit.capacity()).number(limit.period().0);
         let (one, full) = (limit.span_of_one(), limit.span_of_capacity());
-        self.small(limit.tokens());
-        for number in [limit.micros(), one.us, one.part, full.us, full.part] {
+        for number in [limit.tokens(), limit.micros(), one.us, one.part, full.us, full.part] {
             self.number(number);
         }
         self.number(rule_limit.cost(cost).get());
@@ -165,7 +184,10 @@ impl Packed {
             OnChange::Scale => 1,
             OnChange::Reset => 2,
         });
-        self
+        self.0.push(name.len() as u8);
+        self.bytes(name.as_bytes());
+        self.0.push(limit.algorithm().code());
+        self.small(limit.requests()).small(limit.capacity()).number(limit.period().0)
     }
 
     pub(super) fn charge_parts(&mut self, charge: &Charge, settled: Cost) -> &mut Packed {
@@ -191,6 +213,10 @@ pub(super) fn parse_reply(
     limits: &[Arc<RuleLimit>],
     idempotent: bool,
 ) -> Option<Reply> {
+    if let ([limit], USUAL_REPLY_BYTES) = (limits, bytes.len()) {
+        let decisions = SmallVec::from_buf([usual_decision(bytes, limit)]);
+        return Some(Reply::Decided { decisions, charge_id: None, replayed: false });
+    }
     let (&kind, mut rest) = bytes.split_first()?;
     if kind == 2 {
         return Some(Reply::OtherCost);
@@ -219,22 +245,35 @@ pub(super) fn parse_reply(
 }
 
 fn decision(chunk: &[u8], rule_limit: &RuleLimit) -> Decision {
-    let number = |index: usize| {
-        let bytes = chunk[index * 8..][..8].try_into().expect("eight bytes");
-        f64::from_le_bytes(bytes)
-    };
-    let micros = |index| Micros(number(index) as u64);
-    let limit = rule_limit.limit();
+    let (number, micros) = (|index| number(chunk, index), |index| micros(chunk, index));
     Decision {
         allowed: number(0) != 0.0,
-        limit: limit.requests(),
-        capacity: limit.capacity(),
         remaining: number(1) as u64,
         retry_after: (number(2) >= 0.0).then(|| micros(2)),
         reset_after: micros(3),
         next_after: micros(4),
         delay: micros(5),
-        at: micros(6),
         clock_jump: number(7) != 0.0,
+        ..Decision::at(rule_limit.limit(), micros(6))
     }
+}
+
+fn usual_decision(reply: &[u8], rule_limit: &RuleLimit) -> Decision {
+    let retry_after = (number(reply, 2) >= 0.0).then(|| micros(reply, 2));
+    Decision {
+        allowed: retry_after.is_none(),
+        remaining: number(reply, 1) as u64,
+        retry_after,
+        reset_after: micros(reply, 3),
+        next_after: micros(reply, 4),
+        ..Decision::at(rule_limit.limit(), micros(reply, 0))
+    }
+}
+
+fn number(bytes: &[u8], index: usize) -> f64 {
+    f64::from_le_bytes(bytes[index * 8..][..8].try_into().expect("eight bytes"))
+}
+
+fn micros(bytes: &[u8], index: usize) -> Micros {
+    Micros(number(bytes, index) as u64)
 }

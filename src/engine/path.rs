@@ -1,4 +1,4 @@
-//! The one spelling of a path.
+//! The one spelling of a path, so that nobody gets round a rule by writing it another way. Pure.
 
 use std::borrow::Cow;
 
