@@ -1,10 +1,12 @@
-//! `rlctl demo`: the six algorithms deciding on the same burst. No Redis, no set-up, no waiting.
+//! `rlctl demo`: the six algorithms deciding on the same burst, then a gateway at work. No Redis, no
+//! set-up, no waiting.
 
 use std::io::{self, Write};
 use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::demo_gateway::{self, Seen};
 use super::{Context, Exit, Failure, Output, print_json};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
@@ -17,10 +19,11 @@ const LIMIT: &str = "10/1s";
 const BURSTS: [(usize, Micros); 3] =
     [(12, Micros(900_000)), (12, Micros(1_000_000)), (6, Micros(1_500_000))];
 
-/// Watch the six algorithms meet the same burst
+/// Watch the six algorithms meet the same burst, and a gateway at work
 ///
 /// Thirty requests of one client in virtual time, around the turn of a second, against six
-/// limiters that all say 10 per second. Needs nothing and ends at once.
+/// limiters that all say 10 per second. Then a gateway and a backend on loopback, and twelve real
+/// requests at a bucket of ten. Needs nothing and ends at once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -41,6 +44,8 @@ struct Report {
     limit: &'static str,
     requests: usize,
     items: Vec<Item>,
+    /// Twelve requests at a bucket of ten.
+    gateway: Vec<Seen>,
 }
 
 #[derive(Serialize)]
@@ -58,14 +63,19 @@ pub(super) async fn run(_args: Args, context: &Context) -> Result<Exit, Failure>
         context.note("the demo decides in memory and does not use --redis");
     }
     let lanes: Vec<Lane> = Algorithm::ALL.into_iter().map(decide_all).collect();
+    let seen = demo_gateway::ask().await?;
     match context.output {
         Output::Json => print_json(&Report {
             schema: SCHEMA,
             limit: LIMIT,
             requests: arrivals().count(),
             items: lanes.iter().map(item).collect(),
+            gateway: seen,
         })?,
-        Output::Table => write!(io::stdout().lock(), "{}", picture(&lanes))?,
+        Output::Table => {
+            let text = picture(&lanes) + &demo_gateway::picture(&seen);
+            write!(io::stdout().lock(), "{text}")?;
+        }
     }
     Ok(Exit::Fine)
 }
@@ -157,7 +167,6 @@ fn picture(lanes: &[Lane]) -> String {
     }
     text += "\n# passed   . refused   most/s: most within any one second   held: longest wait\n\n";
     text += &conclusion(lanes);
-    text += "\nNext:\n  rlctl check user:123 --limit 10/1m\n  rlctl simulate --help\n";
     text
 }
 

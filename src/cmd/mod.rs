@@ -5,6 +5,7 @@ mod block;
 mod check;
 mod context;
 mod demo;
+mod demo_gateway;
 mod events;
 mod exempt;
 mod limit_args;
