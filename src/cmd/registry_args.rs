@@ -243,12 +243,17 @@ pub(super) fn state(event: &Event, value: &Value) -> String {
         "exempt" | "unexempt" => ("exempt", "not exempt"),
         "rules enable" | "rules disable" => ("disabled", "enabled"),
         "rules observe on" | "rules observe off" => ("only observed", "enforced"),
+        "rules mode" => ("", "as the policy says"),
+        "reset" => ("", "whole"),
         "tier set" | "tier rm" => ("", "without a tier"),
         "override set" | "override rm" => ("", "without an override"),
         _ => ("", "nothing"),
     };
     if value.is_null() {
         return absent.into();
+    }
+    if let Some(limits) = value["limits"].as_u64() {
+        return format!("used in {limits} limits");
     }
     if let Some(version) = value["version"].as_u64() {
         let hash = value["hash"].as_str().unwrap_or_default();

@@ -2,7 +2,9 @@
 //! lets operators look and change. Every interface asks [`Gateway::decide`], and everything that is
 //! shown is counted there.
 
+pub mod access;
 pub mod answer;
+pub mod api;
 pub mod counters;
 pub mod events;
 pub mod grpc;
@@ -176,6 +178,10 @@ impl Gateway {
         self.draining.store(true, Ordering::Relaxed);
     }
 
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
     /// Forgets the quota of an identity, of all rules or of one; says of how many limits. Also what
     /// this process counted by itself while the store was away.
     pub async fn reset(
@@ -191,7 +197,7 @@ impl Gateway {
     /// that is away is no reason, or an outage would empty the fleet; only where every rule is
     /// `closed` it is.
     pub fn is_ready(&self) -> bool {
-        if self.draining.load(Ordering::Relaxed) {
+        if self.is_draining() {
             return false;
         }
         let Some(current) = self.limiter.policy.current() else { return false };

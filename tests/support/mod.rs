@@ -1,5 +1,6 @@
 //! What the tests of the engine share: a real Redis, the two stores side by side, short spellings.
 
+pub(crate) mod api;
 pub(crate) mod decider;
 pub(crate) mod gateway;
 pub(crate) mod redis;
