@@ -89,6 +89,10 @@ struct Global {
     /// Named set of settings, see `rlctl context` [env: RLCTL_CONTEXT]
     #[arg(long, global = true, value_name = "NAME")]
     context: Option<String>,
+    /// The token to send to a gateway, in a file [env: RLCTL_TOKEN is the token itself]; for serve:
+    /// all that are known, one `read|write TOKEN [NAME]` a line
+    #[arg(long, global = true, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Form of the output
     #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
     output: Output,
@@ -223,6 +227,7 @@ struct Context {
     redis_password: Password,
     rules: Option<String>,
     prefix: Prefix,
+    token_file: Option<PathBuf>,
     protected: bool,
     readonly: bool,
     output: Output,
@@ -269,6 +274,7 @@ impl Context {
             rules: global.rules.or_else(|| text("RLCTL_RULES")).or(chosen.rules),
             redis_password: Password::from(redis_password),
             prefix,
+            token_file: global.token_file,
             protected: chosen.protected,
             readonly: chosen.readonly,
             name,

@@ -14,9 +14,11 @@ use crate::engine::clock::Micros;
 use crate::engine::limit::Limit;
 use crate::engine::live::LivePolicy;
 use crate::engine::units;
+use crate::gateway::access::Access;
 use crate::gateway::log::{DEFAULT_VIOLATIONS_PER_SECOND, Format, Log, LogOptions, Sink};
 use crate::gateway::proxy::{Destination, Upstream};
 use crate::gateway::serve::{ServeOptions, Serving, bind};
+use crate::gateway::sides::Sides;
 use crate::gateway::tls::{Roots, acceptor};
 use crate::gateway::{About, Backing, Gateway, PolicySource};
 use crate::output::finding_text;
@@ -39,7 +41,9 @@ Examples:
   rlctl serve --upstream http://127.0.0.1:3000 --limit 100/1m
   rlctl serve --upstream http://127.0.0.1:3000 --rules rules.toml --redis redis://127.0.0.1:6379
   rlctl serve --rules store --redis redis://127.0.0.1:6379   what `rlctl rules publish` put there
+  rlctl serve --admin 0.0.0.0:9090 --token-file tokens --grpc 127.0.0.1:8081
   curl -i http://127.0.0.1:8080/
+  curl http://127.0.0.1:9090/metrics
 
 SIGHUP reads the rules again (changed files are seen without it); SIGTERM and Ctrl-C let open
 requests finish.")]
@@ -52,6 +56,12 @@ pub(super) struct Args {
     upstream: Option<String>,
     #[command(flatten)]
     limits: LimitArgs,
+    /// Where operators and other services ask: check API, admin API, metrics
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9090")]
+    admin: String,
+    /// Where checks are asked over gRPC, also by Envoy; nowhere if not given
+    #[arg(long, value_name = "ADDR")]
+    grpc: Option<String>,
     /// Certificate chain in PEM: clients come in by TLS
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -93,15 +103,22 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     let options = args.options(context)?;
     let source = args.source(context).await?;
     let listen = args.listen.clone().or_else(|| context.env("RLCTL_LISTEN"));
+    let access = args.access(context)?;
     let (listener, address) = open(listen.as_deref().unwrap_or("127.0.0.1:8080"), "--listen")?;
+    let (admin, admin_address) = open(&args.admin, "--admin")?;
+    let grpc = args.grpc.as_deref().map(|address| open(address, "--grpc")).transpose()?;
     let scheme = if options.tls.is_some() { "https" } else { "http" };
-    let about = About::new(vec![(scheme, address.to_string())]);
+    let mut listening = vec![(scheme, address), ("admin", admin_address)];
+    listening.extend(grpc.iter().map(|(_, address)| ("grpc", *address)));
+    let about =
+        About::new(listening.into_iter().map(|(name, at)| (name, at.to_string())).collect());
     let gateway = Arc::new(Gateway::open(&source, backing(context)?, about).await);
     tell_start(&gateway, &source, context)?;
     let log = args.start_log(&gateway, context)?;
     gateway.keep_up();
     let mut signals = Signals::new()?;
     let serving = Serving::start(&gateway, &listener, &options)?;
+    let sides = Sides::start(&gateway, &access, admin, grpc.map(|(listener, _)| listener))?;
     drop(listener);
     for (name, address) in &gateway.about.listening {
         writeln!(io::stdout(), "listening {name} {address}")?;
@@ -111,7 +128,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     context.note("stopping; open requests may finish");
     gateway.drain();
     let exit = tokio::select! {
-        all = serving.stop() => {
+        (all, ()) = async { tokio::join!(serving.stop(), sides.stop()) } => {
             if !all {
                 context.note(format!("some requests were cut off after {}", args.drain));
             }
@@ -149,6 +166,30 @@ impl Args {
         })?;
         gateway.stats.log_to(log.clone());
         Ok(Some(log))
+    }
+
+    /// Who may ask besides clients; beyond this machine only those who are known.
+    fn access(&self, context: &Context) -> Result<Arc<Access>, Failure> {
+        if let Some(path) = &context.token_file {
+            let (access, warning) =
+                Access::from_file(path).map_err(|why| Failure::new(Exit::BadFile, why))?;
+            if let Some(warning) = warning {
+                context.note(warning);
+            }
+            return Ok(Arc::new(access));
+        }
+        let addresses = [("--admin", Some(&self.admin)), ("--grpc", self.grpc.as_ref())];
+        for (flag, address) in addresses {
+            let parsed = address.and_then(|address| address.parse::<SocketAddr>().ok());
+            if parsed.is_some_and(|parsed| !parsed.ip().to_canonical().is_loopback()) {
+                return Err(Failure::usage(format!(
+                    "{flag} {} can be reached from other machines: say who may ask with \
+                     --token-file FILE, one `read|write TOKEN [NAME]` a line",
+                    parsed.map_or_else(String::new, |parsed| parsed.to_string())
+                )));
+            }
+        }
+        Ok(Arc::new(Access::local()))
     }
 
     fn options(&self, context: &Context) -> Result<ServeOptions, Failure> {

@@ -21,6 +21,7 @@ pub mod proxy;
 pub mod refusal;
 pub mod serve;
 pub mod shed;
+pub mod sides;
 mod snapshot;
 pub mod stats;
 pub mod tls;

@@ -1,9 +1,11 @@
 //! What Envoy asks.
 
+use std::sync::Arc;
+
 use rlctl::engine::clock::Micros;
 use rlctl::engine::live::Source;
 use rlctl::engine::store::Store;
-use rlctl::gateway::grpc::Access;
+use rlctl::gateway::access::Access;
 use rlctl::gateway::grpc::messages::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use rlctl::gateway::grpc::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use rlctl::gateway::grpc::messages::envoy::r#type::v3::RateLimitUnit;
@@ -218,7 +220,7 @@ name = "open"
 dimension = "ip"
 limits = ["5/1h"]
 "#;
-    let mut served = Served::on(Rig::redis().await, policy, Access::loopback_only()).await;
+    let mut served = Served::on(Rig::redis().await, policy, Arc::new(Access::local())).await;
     assert!(served.check(user("1")).await.unwrap().allowed);
     let Store::Redis(_) = &*served.gateway.limiter.store else { panic!("a real one") };
     served.redis.as_mut().unwrap().kill();
@@ -252,8 +254,8 @@ async fn two_gateways_on_one_redis_admit_exactly_the_limit() {
         server: None,
     };
     let policy = POLICY.replace("\"5/1h\"", "\"100/1d\"");
-    let first = Served::on(rig, &policy, Access::loopback_only()).await;
-    let second = Served::on(other, &policy, Access::loopback_only()).await;
+    let first = Served::on(rig, &policy, Arc::new(Access::local())).await;
+    let second = Served::on(other, &policy, Arc::new(Access::local())).await;
     let mut tasks = Vec::new();
     for served in [&first, &second] {
         for _ in 0..4 {

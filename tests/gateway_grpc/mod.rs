@@ -21,7 +21,8 @@ use rlctl::gateway::grpc::messages::envoy::service::ratelimit::v3::{
 };
 use rlctl::gateway::grpc::messages::rlctl::v1::rate_limiter_client::RateLimiterClient;
 use rlctl::gateway::grpc::messages::rlctl::v1::{CheckRequest, CheckResponse};
-use rlctl::gateway::grpc::{Access, serve};
+use rlctl::gateway::access::Access;
+use rlctl::gateway::grpc::serve;
 use rlctl::gateway::{About, Gateway};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -74,16 +75,16 @@ struct Served {
 
 impl Served {
     async fn both() -> [Served; 2] {
-        let access = Access::loopback_only;
+        let access = || Arc::new(Access::local());
         let [memory, redis] = Rig::both().await;
         [Served::on(memory, POLICY, access()).await, Served::on(redis, POLICY, access()).await]
     }
 
     async fn in_memory(policy: &str) -> Served {
-        Served::on(Rig::memory(), policy, Access::loopback_only()).await
+        Served::on(Rig::memory(), policy, Arc::new(Access::local())).await
     }
 
-    async fn on(rig: Rig, policy: &str, access: Access) -> Served {
+    async fn on(rig: Rig, policy: &str, access: Arc<Access>) -> Served {
         let registry = Arc::new(Registry::Memory(MemoryRegistry::new(DEFAULT_MAX_EVENTS)));
         let live = Arc::new(LivePolicy::default());
         if !policy.is_empty() {

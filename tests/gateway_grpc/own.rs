@@ -1,12 +1,14 @@
 //! `rlctl.v1.RateLimiter`.
 
+use std::sync::Arc;
+
 use rlctl::engine::clock::Micros;
+use rlctl::gateway::access::Access;
 use rlctl::gateway::grpc::messages::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use rlctl::gateway::grpc::messages::rlctl::v1::{
     CheckRequest, Outcome, QuotaRequest, ResetRequest,
 };
-use rlctl::gateway::grpc::{Access, Wanted};
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request};
 
 use super::{POLICY, Served, code_of, descriptor, edge, user};
 use crate::support::Rig;
@@ -185,23 +187,16 @@ async fn what_cannot_be_asked_is_refused_with_the_reason() {
 
 #[tokio::test]
 async fn access_is_asked_for_every_call_and_writing_needs_more() {
-    let access = Access::new(|metadata, peer, wanted| {
-        assert!(peer.unwrap().ip().is_loopback());
-        match metadata.get("authorization").and_then(|value| value.to_str().ok()) {
-            Some("Bearer writer") => Ok("alice".into()),
-            Some("Bearer reader") if wanted == Wanted::Read => Ok("bob".into()),
-            Some("Bearer reader") => Err(Status::permission_denied("read only")),
-            _ => Err(Status::unauthenticated("no token")),
-        }
-    });
+    let tokens = "read reader-token-0001 bob\nwrite writer-token-0001 alice";
+    let access = Arc::new(Access::from_text("tokens", tokens).unwrap());
     let served = Served::on(Rig::memory(), POLICY, access).await;
     let mut own = served.own().await;
     let mut envoy = RateLimitServiceClient::new(served.channel().await);
     for (token, read, write) in [
         ("", Code::Unauthenticated, Code::Unauthenticated),
-        ("Bearer nobody", Code::Unauthenticated, Code::Unauthenticated),
-        ("Bearer reader", Code::Ok, Code::PermissionDenied),
-        ("Bearer writer", Code::Ok, Code::Ok),
+        ("Bearer nobodys-token-0001", Code::Unauthenticated, Code::Unauthenticated),
+        ("Bearer reader-token-0001", Code::Ok, Code::PermissionDenied),
+        ("Bearer writer-token-0001", Code::Ok, Code::Ok),
     ] {
         let reset = ResetRequest {
             identifier: "user:1".into(),

@@ -12,7 +12,7 @@ use super::messages::rlctl::v1::{
     CheckRequest, CheckResponse, Outcome as SaidOutcome, Quota, QuotaRequest, QuotaResponse,
     ResetRequest, ResetResponse, ShadowVerdict,
 };
-use super::{Access, Wanted, duration, no_policy, overloaded, unanswered};
+use super::{admit, duration, no_policy, overloaded, unanswered};
 use crate::engine::clock::Micros;
 use crate::engine::identity::{Dimension, Identity};
 use crate::engine::limit::{Cost, QuotaState};
@@ -21,6 +21,7 @@ use crate::engine::plan::Attempt;
 use crate::engine::registry::Intent;
 use crate::engine::rules::{Rules, Target, normal_path};
 use crate::engine::store::Idempotency;
+use crate::gateway::access::{Access, Role};
 use crate::gateway::{Answer, Gateway, Outcome};
 
 /// The longest that a `google.protobuf.Duration` may be, about 10 000 years.
@@ -29,7 +30,7 @@ const LONGEST_SECONDS: i128 = 315_576_000_000;
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) gateway: Arc<Gateway>,
-    pub(super) access: Access,
+    pub(super) access: Arc<Access>,
 }
 
 #[tonic::async_trait]
@@ -38,7 +39,7 @@ impl RateLimiter for Service {
         &self,
         request: Request<CheckRequest>,
     ) -> Result<Response<CheckResponse>, Status> {
-        self.access.check(&request, Wanted::Read)?;
+        admit(&self.access, &request, Role::Read)?;
         if !self.gateway.admit_check() {
             return Err(overloaded());
         }
@@ -73,7 +74,7 @@ impl RateLimiter for Service {
         &self,
         request: Request<QuotaRequest>,
     ) -> Result<Response<QuotaResponse>, Status> {
-        self.access.check(&request, Wanted::Read)?;
+        admit(&self.access, &request, Role::Read)?;
         if !self.gateway.admit_check() {
             return Err(overloaded());
         }
@@ -100,7 +101,7 @@ impl RateLimiter for Service {
         &self,
         request: Request<ResetRequest>,
     ) -> Result<Response<ResetResponse>, Status> {
-        let by = self.access.check(&request, Wanted::Write)?;
+        let by = admit(&self.access, &request, Role::Write)?;
         let request = request.into_inner();
         let identity = identity(&request.identifier, &request.dimension)?
             .ok_or_else(|| Status::invalid_argument("name whose quota to reset"))?;

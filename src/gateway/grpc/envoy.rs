@@ -17,13 +17,14 @@ use super::messages::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 use super::messages::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use super::messages::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use super::{Access, Wanted, duration, no_policy, overloaded, unanswered};
+use super::{admit, duration, no_policy, overloaded, unanswered};
 use crate::engine::clock::Micros;
 use crate::engine::limit::{Cost, MAX_COUNT};
 use crate::engine::limiter::{Demand, Reached, Verdict};
 use crate::engine::live::{Current, Moment};
 use crate::engine::policy::HeaderFamilies;
 use crate::engine::store::{RuleLimit, Settlement, StoreError};
+use crate::gateway::access::{Access, Role};
 use crate::gateway::{Answer, Gateway, headers};
 
 /// Each is a question to the store.
@@ -32,7 +33,7 @@ const MAX_DESCRIPTORS: usize = 100;
 #[derive(Debug)]
 pub(super) struct Service {
     gateway: Arc<Gateway>,
-    access: Access,
+    access: Arc<Access>,
     domains: Domains,
 }
 
@@ -46,7 +47,7 @@ struct Part {
 type Decided = (Verdict, Answer);
 
 impl Service {
-    pub(super) fn new(gateway: Arc<Gateway>, access: Access) -> Service {
+    pub(super) fn new(gateway: Arc<Gateway>, access: Arc<Access>) -> Service {
         Service { gateway, access, domains: Domains::default() }
     }
 }
@@ -57,7 +58,7 @@ impl RateLimitService for Service {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        self.access.check(&request, Wanted::Read)?;
+        admit(&self.access, &request, Role::Read)?;
         let request = request.into_inner();
         let count = request.descriptors.len();
         if !(1..=MAX_DESCRIPTORS).contains(&count) {

@@ -6,16 +6,13 @@ mod domains;
 mod envoy;
 mod health;
 
-use std::fmt;
 use std::future::Future;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tonic::metadata::MetadataMap;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Status};
@@ -23,6 +20,7 @@ use tonic::{Request, Status};
 use self::messages::envoy::service::ratelimit::v3::rate_limit_service_server as envoy_server;
 use self::messages::rlctl::v1::rate_limiter_server as own_server;
 use super::Gateway;
+use super::access::{Access, Denied, Role};
 use crate::engine::clock::Micros;
 use crate::engine::store::StoreError;
 
@@ -49,49 +47,28 @@ const MAX_CONNECTION_AGE_GRACE: Duration = Duration::from_secs(30);
 /// For what is on its way when the gateway is told to end.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// What somebody wants to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    Read,
-    Write,
-}
-
-type MayDo =
-    dyn Fn(&MetadataMap, Option<SocketAddr>, Wanted) -> Result<Arc<str>, Status> + Send + Sync;
-
-/// Says who may do what, by the metadata of a request (`authorization`) and where it comes from;
-/// and under which name the audit trail knows them.
-#[derive(Clone)]
-pub struct Access(Arc<MayDo>);
-
-impl Access {
-    pub fn new(
-        may_do: impl Fn(&MetadataMap, Option<SocketAddr>, Wanted) -> Result<Arc<str>, Status>
-        + Send
-        + Sync
-        + 'static,
-    ) -> Access {
-        Access(Arc::new(may_do))
+/// Who asks, if they may: by the metadata of a request (`authorization`) or where it comes from.
+/// Checks are open to every known caller; how many there are is a matter of `max_checks`.
+fn admit<T>(access: &Access, request: &Request<T>, role: Role) -> Result<Arc<str>, Status> {
+    let peer = request.remote_addr().map(|peer| peer.ip());
+    let authorization = request.metadata().get("authorization").map(|value| value.as_bytes());
+    let caller = access.caller(peer, authorization).map_err(|denied| match denied {
+        Denied::NoToken | Denied::WrongToken => Status::unauthenticated(denied.to_string()),
+        Denied::NotLocal => Status::permission_denied(denied.to_string()),
+    })?;
+    if caller.role < role {
+        return Err(Status::permission_denied(format!(
+            "the token of {} may only read",
+            caller.name
+        )));
     }
-
-    /// Where there are no tokens: whoever is on this machine may do everything, nobody else
-    /// anything.
-    pub fn loopback_only() -> Access {
-        Access::new(|_, peer, _| match peer {
-            Some(peer) if peer.ip().to_canonical().is_loopback() => Ok("local".into()),
-            _ => Err(Status::permission_denied("only callers on this machine are served")),
-        })
+    if role == Role::Write {
+        access.count(&caller, role, Micros::now()).map_err(|wait| {
+            let told = format!("{} has asked too often; try again in {wait}", caller.name);
+            Status::resource_exhausted(told)
+        })?;
     }
-
-    fn check<T>(&self, request: &Request<T>, wanted: Wanted) -> Result<Arc<str>, Status> {
-        (self.0)(request.metadata(), request.remote_addr(), wanted)
-    }
-}
-
-impl fmt::Debug for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Access")
-    }
+    Ok(caller.name)
 }
 
 /// What only this interface sees.
@@ -115,7 +92,7 @@ impl Counts {
 pub async fn serve(
     gateway: Arc<Gateway>,
     listener: TcpListener,
-    access: Access,
+    access: Arc<Access>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let (close, closing) = watch::channel(false);
