@@ -1,7 +1,7 @@
 //! rlctl: one binary with which people operate and test rate limiters.
 //!
-//! A module may name only modules to its right: `cmd → sim → gateway → traffic → output → engine`;
-//! tests/tidy.rs holds that.
+//! A module may name only modules to its right: `cmd → sim → gateway → ops → traffic → output →
+//! engine`; tests/tidy.rs holds that.
 
 /// One file per command: arguments, run, printing.
 pub mod cmd;
@@ -9,6 +9,8 @@ pub mod cmd;
 pub mod engine;
 /// The limiter as a service: proxy, check API, admin API, gRPC, metrics.
 pub mod gateway;
+/// What operators do to limiters at work.
+pub mod ops;
 /// Words and numbers for people, escaping of untrusted text.
 pub mod output;
 /// Traffic against limits in virtual time.

@@ -10,9 +10,17 @@ use crate::support::redis::RedisServer;
 
 pub(crate) fn rlctl() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rlctl"));
-    for variable in
-        ["RLCTL_REDIS", "RLCTL_RULES", "RLCTL_REDIS_PASSWORD_FILE", "REDISCLI_AUTH", "RLCTL_ACTOR"]
-    {
+    for variable in [
+        "RLCTL_REDIS",
+        "RLCTL_RULES",
+        "RLCTL_REDIS_PASSWORD_FILE",
+        "REDISCLI_AUTH",
+        "RLCTL_ACTOR",
+        "RLCTL_GATEWAY",
+        "RLCTL_TOKEN",
+        "RLCTL_LISTEN",
+        "RLCTL_UPSTREAM",
+    ] {
         command.env_remove(variable);
     }
     command

@@ -30,6 +30,7 @@ mod policy_file;
 mod registry;
 mod registry_cli;
 mod rules;
+mod serve_cli;
 mod server_clock;
 mod support;
 mod tidy;

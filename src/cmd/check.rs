@@ -6,7 +6,9 @@ use serde::Serialize;
 
 use super::limit_args::LimitArgs;
 use super::target_args::TargetArgs;
-use super::{Context, Exit, Failure, OPERATOR_DEADLINE, Output, policy, print, print_json};
+use super::{
+    Context, Exit, Failure, OPERATOR_DEADLINE, Output, check_gateway, policy, print, print_json,
+};
 use crate::engine::clock::Micros;
 use crate::engine::failure::OnFailure;
 use crate::engine::identity::Identity;
@@ -24,7 +26,7 @@ const RULE: &str = "cli";
 /// Take a decision for one identity, for real
 ///
 /// Charges the identity and says whether it may pass, by the limits given or by a rules file: exit
-/// 0 when allowed, 8 when denied, 5 when Redis cannot be asked. Without --redis the decision is
+/// 0 when allowed, 8 when denied, 5 when Redis or the gateway cannot be asked. Without --redis the decision is
 /// taken in memory and nothing is remembered. Several limits are all charged, or none is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -32,44 +34,52 @@ Examples:
   rlctl check user:123 --limit 10/1m --redis redis://127.0.0.1:6379
   rlctl check user:123 --rules rules.toml --endpoint /api/v1/orders --method POST -v
   rlctl check ip:203.0.113.7 --limit 100/1m --limit 1000/1h --algorithm sliding-window
+  rlctl check user:123 --gateway http://127.0.0.1:9090 --endpoint /api/v1/orders
   rlctl check user:123 --limit 10/1m --cost 0 -o json       look without taking")]
 pub(super) struct Args {
     /// Who asks: user:123, apikey:ak_9, ip:203.0.113.7, header:x-tenant:acme
-    identity: Identity,
+    pub(super) identity: Identity,
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
-    target: TargetArgs,
+    pub(super) target: TargetArgs,
     /// How much the request takes; 0 looks without taking
     #[arg(long, value_name = "N", default_value = "1")]
-    cost: Cost,
+    pub(super) cost: Cost,
     /// The same key again within 5 minutes gets the first allowed answer, uncharged
     #[arg(long, value_name = "K")]
-    idempotency_key: Option<String>,
+    pub(super) idempotency_key: Option<String>,
     /// Say which rule and limit decided, and the arithmetic
     #[arg(short, long)]
     verbose: bool,
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
-    schema: &'static str,
-    identity: &'a str,
-    allowed: bool,
-    limit: Option<u64>,
-    capacity: Option<u64>,
-    remaining: Option<u64>,
-    retry_after_us: Option<u64>,
-    reset_after_us: Option<u64>,
-    delay_us: u64,
-    rule: Option<&'a str>,
-    algorithm: Option<&'static str>,
-    state: &'static str,
-    degraded: Option<&'static str>,
-    shadow: &'a [Shadow],
+pub(super) struct Report<'a> {
+    pub(super) schema: &'static str,
+    pub(super) identity: &'a str,
+    pub(super) allowed: bool,
+    pub(super) limit: Option<u64>,
+    pub(super) capacity: Option<u64>,
+    pub(super) remaining: Option<u64>,
+    pub(super) retry_after_us: Option<u64>,
+    pub(super) reset_after_us: Option<u64>,
+    pub(super) delay_us: u64,
+    pub(super) rule: Option<&'a str>,
+    pub(super) algorithm: Option<&'a str>,
+    pub(super) state: &'a str,
+    pub(super) degraded: Option<&'a str>,
+    pub(super) shadow: &'a [Shadow],
 }
 
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
+    let is_otherwise_said = args.limits.are_given() || context.rules.is_some();
+    if context.gateway_flag || (!context.gateways.is_empty() && !is_otherwise_said) {
+        if args.limits.are_given() {
+            return Err(Failure::usage("a gateway decides by its own rules: leave out --limit"));
+        }
+        return check_gateway::run(&args, context).await;
+    }
     let idempotency = match &args.idempotency_key {
         Some(key) => Some(Idempotency::new(key, DEFAULT_IDEMPOTENCY_TTL).map_err(Failure::usage)?),
         None => None,
@@ -80,7 +90,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     } else if context.rules.is_some() {
         by_rules(&args, demand, context).await
     } else {
-        Err(Failure::usage("give --limit, e.g. --limit 10/1m, or --rules FILE"))
+        Err(Failure::usage("give --limit, e.g. --limit 10/1m, --rules FILE, or --gateway URL"))
     }?;
     match context.output {
         Output::Json => print_json(&report(&args, &verdict))?,

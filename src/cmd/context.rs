@@ -6,14 +6,15 @@ use std::io::{self, Write};
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
-use super::settings::ContextSettings;
+use super::settings::{ContextSettings, Gateways};
 use super::{Context, Exit, Failure, Output, print_json};
+use crate::engine::config::without_passwords;
 use crate::engine::store::redis::without_secrets;
 use crate::output::{SCHEMA, Untrusted};
 
 /// List, choose and show named sets of settings
 ///
-/// A context names a Redis, a rules file and a key prefix. Contexts stand in the user's config
+/// A context names a Redis, gateways, a rules file and a key prefix. Contexts stand in the user's config
 /// file and in a project's .rlctl.toml; a flag or environment variable wins over both.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -26,6 +27,7 @@ A file with contexts:
   use = \"staging\"
   [context.staging]
   redis = \"redis://10.0.0.5:6379\"
+  gateway = \"http://10.0.0.6:9090\"
   [context.prod]
   redis = \"rediss://gateway@redis.prod:6380/0\"
   password_command = \"pass show redis/prod\"
@@ -56,6 +58,7 @@ struct Item {
     name: String,
     in_use: bool,
     redis: Option<String>,
+    gateways: Vec<String>,
     rules: Option<String>,
     prefix: Option<String>,
     protected: bool,
@@ -98,6 +101,9 @@ fn item(name: &str, settings: &ContextSettings, context: &Context, file: Option<
         name: name.into(),
         in_use: context.name.as_deref() == Some(name),
         redis: settings.redis.as_deref().map(without_secrets),
+        gateways: shown_gateways(
+            settings.gateway.clone().map_or_else(Vec::new, Gateways::into_list),
+        ),
         rules: settings.rules.clone(),
         prefix: settings.prefix.clone(),
         protected: settings.protected,
@@ -111,12 +117,17 @@ fn in_force(context: &Context) -> Item {
         name: context.name.clone().unwrap_or_else(|| "-".into()),
         in_use: true,
         redis: context.redis.as_deref().map(without_secrets),
+        gateways: shown_gateways(context.gateways.clone()),
         rules: context.rules.clone(),
         prefix: Some(context.prefix.as_str().into()),
         protected: context.protected,
         readonly: context.readonly,
         file: None,
     }
+}
+
+fn shown_gateways(urls: Vec<String>) -> Vec<String> {
+    urls.iter().map(|url| without_passwords(url).into_owned()).collect()
 }
 
 fn print(context: &Context, items: Vec<Item>) -> Result<Exit, Failure> {
@@ -127,7 +138,7 @@ fn print(context: &Context, items: Vec<Item>) -> Result<Exit, Failure> {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
-        .set_header(["", "NAME", "REDIS", "RULES", "PREFIX", "FLAGS"]);
+        .set_header(["", "NAME", "REDIS", "GATEWAY", "RULES", "PREFIX", "FLAGS"]);
     let shown =
         |text: &Option<String>| text.as_deref().map_or("-".into(), |t| Untrusted(t).to_string());
     for item in &items {
@@ -139,6 +150,7 @@ fn print(context: &Context, items: Vec<Item>) -> Result<Exit, Failure> {
             if item.in_use { "*".into() } else { String::new() },
             Untrusted(&item.name).to_string(),
             shown(&item.redis),
+            shown(&(!item.gateways.is_empty()).then(|| item.gateways.join(" "))),
             shown(&item.rules),
             shown(&item.prefix),
             flags.join(" "),

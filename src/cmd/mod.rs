@@ -3,6 +3,7 @@
 
 mod block;
 mod check;
+mod check_gateway;
 mod context;
 mod demo;
 mod demo_gateway;
@@ -30,6 +31,7 @@ mod unblock;
 mod unexempt;
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,13 +39,14 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use self::password::Password;
-use self::settings::{ContextSettings, Settings};
+use self::settings::{ContextSettings, Gateways, Settings};
 use crate::engine::clock::Micros;
 use crate::engine::config::without_passwords;
 use crate::engine::registry::{Registry, RegistryError};
 use crate::engine::store::keys::Prefix;
 use crate::engine::store::redis::{RedisAddress, RedisOptions, RedisRegistry};
 use crate::engine::store::{RedisStore, StoreError};
+use crate::ops::admin::{Admin, AdminError};
 use crate::output::Untrusted;
 
 /// An operator waits longer than a request does.
@@ -72,7 +75,7 @@ Examples:
   rlctl block ip:198.51.100.0/24 --for 1h --reason \"credential stuffing\"
 
 Exit codes: 0 fine, 1 failed, 2 usage, 3 bad file, 4 an expectation was not met, 5 cannot reach
-Redis, 6 refused, 7 nothing matched, 8 the answer is no, 130 interrupted.";
+Redis, gateway or target, 6 refused, 7 nothing matched, 8 the answer is no, 130 interrupted.";
 
 #[derive(Debug, clap::Args)]
 struct Global {
@@ -83,6 +86,9 @@ struct Global {
     /// Rules file, TOML or JSON, or store for what is published in Redis [env: RLCTL_RULES]
     #[arg(long, global = true, value_name = "FILE|store")]
     rules: Option<String>,
+    /// Admin address of a gateway, http://127.0.0.1:9090; may repeat [env: RLCTL_GATEWAY]
+    #[arg(long = "gateway", global = true, value_name = "URL")]
+    gateways: Vec<String>,
     /// Start of every key in Redis [default: rl1:]
     #[arg(long, global = true, value_name = "P", value_parser = Prefix::new)]
     prefix: Option<Prefix>,
@@ -206,6 +212,19 @@ impl From<RegistryError> for Failure {
     }
 }
 
+impl From<AdminError> for Failure {
+    fn from(error: AdminError) -> Failure {
+        let exit = match error {
+            AdminError::Address(_) | AdminError::Token => Exit::Usage,
+            // What it cannot do with what was typed.
+            AdminError::Refused { status: 400 | 422, .. } => Exit::Usage,
+            AdminError::Refused { status: 403, .. } => Exit::Refused,
+            _ => Exit::Unreachable,
+        };
+        Failure::new(exit, error)
+    }
+}
+
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         // A reader that has seen enough is not a failure of ours: `rlctl … | head` ends quietly.
@@ -227,6 +246,10 @@ struct Context {
     redis_password: Password,
     rules: Option<String>,
     prefix: Prefix,
+    /// Admin addresses, if any are known.
+    gateways: Vec<String>,
+    /// Whether they were typed.
+    gateway_flag: bool,
     token_file: Option<PathBuf>,
     protected: bool,
     readonly: bool,
@@ -274,6 +297,12 @@ impl Context {
             rules: global.rules.or_else(|| text("RLCTL_RULES")).or(chosen.rules),
             redis_password: Password::from(redis_password),
             prefix,
+            gateway_flag: !global.gateways.is_empty(),
+            gateways: match (global.gateways, text("RLCTL_GATEWAY")) {
+                (typed, _) if !typed.is_empty() => typed,
+                (_, Some(listed)) => listed.split(',').map(|one| one.trim().into()).collect(),
+                _ => chosen.gateway.map_or_else(Vec::new, Gateways::into_list),
+            },
             token_file: global.token_file,
             protected: chosen.protected,
             readonly: chosen.readonly,
@@ -348,6 +377,21 @@ impl Context {
         };
         let options = self.options(url, REGISTRY_DEADLINE)?;
         Ok(Registry::Redis(RedisRegistry::connect(options, self.prefix.clone()).await?))
+    }
+
+    /// The gateway that is asked, where one is enough.
+    fn one_gateway(&self) -> Result<Admin, Failure> {
+        let [url] = self.gateways.as_slice() else {
+            return Err(Failure::usage("one gateway is asked: name one with --gateway URL"));
+        };
+        let from_file = self.token_file.as_deref().map(|path| {
+            fs::read_to_string(path).map_err(|error| {
+                let path = path.display();
+                Failure::new(Exit::BadFile, format!("cannot read the token file {path}: {error}"))
+            })
+        });
+        let token = from_file.transpose()?.or_else(|| self.env("RLCTL_TOKEN"));
+        Ok(Admin::new(url, token.as_deref())?)
     }
 
     fn options(&self, url: &str, deadline: Micros) -> Result<RedisOptions, Failure> {

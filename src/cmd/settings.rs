@@ -32,6 +32,7 @@ pub(super) struct SettingsFile {
 #[serde(deny_unknown_fields)]
 pub(super) struct ContextSettings {
     pub(super) redis: Option<String>,
+    pub(super) gateway: Option<Gateways>,
     pub(super) rules: Option<String>,
     pub(super) prefix: Option<String>,
     /// A command that prints the password of Redis.
@@ -42,6 +43,23 @@ pub(super) struct ContextSettings {
     /// Nothing is written.
     #[serde(default)]
     pub(super) readonly: bool,
+}
+
+/// One admin address, or several.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(untagged)]
+pub(super) enum Gateways {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Gateways {
+    pub(super) fn into_list(self) -> Vec<String> {
+        match self {
+            Gateways::One(one) => vec![one],
+            Gateways::Several(several) => several,
+        }
+    }
 }
 
 /// The files as they are on this machine, the project's before the user's.

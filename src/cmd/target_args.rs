@@ -9,10 +9,10 @@ use crate::engine::rules::{Rules, Target, normal_path};
 pub(super) struct TargetArgs {
     /// The path that is asked for, by which rules are chosen
     #[arg(long, value_name = "PATH")]
-    endpoint: Option<String>,
+    pub(super) endpoint: Option<String>,
     /// The method of the request
     #[arg(long, value_name = "M")]
-    method: Option<String>,
+    pub(super) method: Option<String>,
 }
 
 /// The same in the one spelling that rules are matched against.

@@ -80,7 +80,7 @@ impl Asked {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Shadow {
     pub rule: String,
     pub allowed: bool,

@@ -1,0 +1,163 @@
+//! The client of a gateway's admin address: asks in JSON, with a token where one is needed.
+
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, HeaderValue};
+use reqwest::{Client, Method, StatusCode, Url};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::engine::config::without_passwords;
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// Far above the deadline of any store behind it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// A policy has up to 8 MiB, and stands escaped in JSON.
+const MAX_ANSWER_BYTES: usize = 32 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    #[error("`{0}` is not the address of a gateway; e.g. http://127.0.0.1:9090")]
+    Address(String),
+    #[error("a token is one line of visible ASCII characters")]
+    Token,
+    #[error(
+        "cannot reach the gateway at {at}: {why}; is rlctl serve running, is this its --admin?"
+    )]
+    Unreachable { at: String, why: String },
+    #[error("the gateway at {at} answers {status}: {why}; give --token-file FILE or RLCTL_TOKEN")]
+    NoToken { at: String, status: u16, why: String },
+    #[error("the gateway at {at} answers {status}: {why}")]
+    Refused { at: String, status: u16, why: String },
+    #[error("what answers at {at} is no gateway: {why}; is this its --admin address?")]
+    NoGateway { at: String, why: String },
+}
+
+/// A gateway that can be asked.
+#[derive(Debug)]
+pub struct Admin {
+    base: Url,
+    token: Option<HeaderValue>,
+    http: Client,
+}
+
+/// What every error of a gateway looks like.
+#[derive(Deserialize)]
+struct Problem {
+    detail: String,
+}
+
+impl Admin {
+    pub fn new(url: &str, token: Option<&str>) -> Result<Admin, AdminError> {
+        let wrong = || AdminError::Address(without_passwords(url).into_owned());
+        let with_scheme =
+            if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        let base = Url::parse(&with_scheme).map_err(|_| wrong())?;
+        if !matches!(base.scheme(), "http" | "https") || !base.has_host() {
+            return Err(wrong());
+        }
+        let token = token.map(|token| {
+            let mut value = HeaderValue::from_str(&format!("Bearer {}", token.trim()))
+                .map_err(|_| AdminError::Token)?;
+            value.set_sensitive(true);
+            Ok(value)
+        });
+        let http = Client::builder()
+            .connect_timeout(CONNECT_WITHIN)
+            .timeout(ANSWER_WITHIN)
+            // Nobody else is to be told the token.
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build()
+            .map_err(|error| AdminError::Unreachable { at: url.into(), why: root(&error) })?;
+        Ok(Admin { base, token: token.transpose()?, http })
+    }
+
+    /// Where it is, to be shown.
+    pub fn at(&self) -> String {
+        without_passwords(self.base.as_str().trim_end_matches('/')).into_owned()
+    }
+
+    /// Asks, and gives what is answered with its status, if that is one of `expected`; everything
+    /// else is an error with the gateway's own reason.
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        expected: &[StatusCode],
+    ) -> Result<(StatusCode, Value), AdminError> {
+        let wrong = |why: String| AdminError::NoGateway { at: self.at(), why };
+        let url = self.base.join(path).map_err(|error| wrong(error.to_string()))?;
+        let mut request = self.http.request(method, url);
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, token);
+        }
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let unreachable =
+            |error: reqwest::Error| AdminError::Unreachable { at: self.at(), why: root(&error) };
+        let mut reply = request.send().await.map_err(unreachable)?;
+        let status = reply.status();
+        let mut bytes = Vec::new();
+        while let Some(chunk) = reply.chunk().await.map_err(unreachable)? {
+            if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
+                return Err(wrong("it answers without end".into()));
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        if expected.contains(&status)
+            && let Ok(value) = serde_json::from_slice::<Value>(&bytes)
+            && value.get("detail").is_none()
+        {
+            return Ok((status, value));
+        }
+        let Ok(Problem { detail: why }) = serde_json::from_slice(&bytes) else {
+            return Err(wrong(format!("it answers {status} and no JSON that is known")));
+        };
+        let (at, number) = (self.at(), status.as_u16());
+        Err(match status {
+            StatusCode::UNAUTHORIZED => AdminError::NoToken { at, status: number, why },
+            _ => AdminError::Refused { at, status: number, why },
+        })
+    }
+}
+
+/// What is at the bottom of an error: the layers above it only say that there is one.
+fn root(error: &reqwest::Error) -> String {
+    if error.is_timeout() {
+        return "it does not answer in time".into();
+    }
+    let mut deepest: &dyn std::error::Error = error;
+    while let Some(next) = deepest.source() {
+        deepest = next;
+    }
+    deepest.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_shown_without_passwords() {
+        for (given, shown) in [
+            ("http://127.0.0.1:9090", "http://127.0.0.1:9090"),
+            ("127.0.0.1:9090", "http://127.0.0.1:9090"),
+            ("localhost:9090/", "http://localhost:9090"),
+        ] {
+            assert_eq!(Admin::new(given, None).unwrap().at(), shown);
+        }
+        for wrong in ["redis://127.0.0.1:6379", "http://", "", "http://[::"] {
+            assert!(matches!(Admin::new(wrong, None), Err(AdminError::Address(_))), "{wrong}");
+        }
+        assert!(!Admin::new("http://a:secret@b:1", None).unwrap().at().contains("secret"));
+    }
+
+    #[test]
+    fn a_token_is_one_line() {
+        assert!(Admin::new("a:1", Some("writer-token-0001\n")).is_ok(), "as a file ends");
+        assert!(matches!(Admin::new("a:1", Some("a\nb")), Err(AdminError::Token)));
+    }
+}

@@ -1,0 +1,3 @@
+//! What operators do to limiters at work.
+
+pub mod admin;
