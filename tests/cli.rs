@@ -446,6 +446,13 @@ fn demo_needs_nothing_and_shows_the_double_at_the_turn_of_a_window() {
     assert_eq!(of("sliding-log")["worst_second"], 10);
     assert_eq!(of("token-bucket")["decisions"], of("gcra")["decisions"]);
     assert_eq!(of("leaky-bucket")["longest_hold_us"], 900_000);
+    let statuses: Vec<u64> = report["gateway"]
+        .as_array()
+        .expect("what its gateway answered")
+        .iter()
+        .map(|answer| answer["status"].as_u64().expect("a status"))
+        .collect();
+    assert_eq!(statuses, [vec![200; 10], vec![429; 2]].concat());
     let picture = stdout(&run(&["demo"]));
     assert!(picture.contains("fixed-window let 20 through"), "{picture}");
     assert!(picture.lines().all(|line| line.len() <= 80), "{picture}");
@@ -454,8 +461,8 @@ fn demo_needs_nothing_and_shows_the_double_at_the_turn_of_a_window() {
 #[test]
 fn every_help_has_examples_and_version_is_the_packages() {
     for command in [
-        "check", "simulate", "demo", "rules", "schema", "override", "tier", "block", "unblock",
-        "exempt", "unexempt", "events",
+        "check", "simulate", "demo", "serve", "rules", "schema", "override", "tier", "block",
+        "unblock", "exempt", "unexempt", "events",
     ] {
         let help = stdout(&run(&[command, "--help"]));
         assert!(help.contains("Examples:\n  "), "{command}: {help}");

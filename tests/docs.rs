@@ -3,15 +3,50 @@
 //! In a block marked `console` a line `$ rlctl …` is a command, and what follows up to the next one
 //! is its output on stdout and stderr; `…` on a line of its own stands for any lines, within a line
 //! for any text. The address redis://127.0.0.1:6379 is replaced by a Redis of the test's own, which
-//! lasts from the first to the last command of a file.
+//! lasts from the first to the last command of a file. So does a gateway: what is shown of `rlctl
+//! serve` is what it prints at its start, and its usual addresses are replaced by free ones.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use crate::support::redis::RedisServer;
 
 const SHOWN_ADDRESS: &str = "redis://127.0.0.1:6379";
+/// The usual addresses of a gateway, in the order in which it tells them.
+const SHOWN_DOORS: [(&str, &str); 2] =
+    [("--listen", "127.0.0.1:8080"), ("--admin", "127.0.0.1:9090")];
+
+/// A gateway that a document has started, and where it really listens.
+struct Serving(Child, Vec<(&'static str, String)>);
+
+impl Serving {
+    fn start(command: &str, folder: &Path, path: &str) -> Serving {
+        let free = SHOWN_DOORS.map(|(flag, _)| format!(" {flag} 127.0.0.1:0")).concat();
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("exec {command}{free}")])
+            .env("PATH", path)
+            .current_dir(folder)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("sh runs");
+        let told = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let real = told.take(SHOWN_DOORS.len()).map(|line| {
+            let line = line.expect("a line");
+            line.rsplit(' ').next().expect("an address").to_owned()
+        });
+        let doors = SHOWN_DOORS.iter().map(|(_, shown)| *shown).zip(real).collect();
+        Serving(child, doors)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 struct Shown {
     line: usize,
@@ -60,13 +95,24 @@ fn run_all(document: &Path) -> usize {
     let bin =
         Path::new(env!("CARGO_BIN_EXE_rlctl")).parent().expect("a folder").display().to_string();
     let folder = tempfile::tempdir().expect("a folder");
+    let path = format!("{bin}:{}", std::env::var("PATH").expect("a PATH"));
+    let mut serving: Option<Serving> = None;
     for Shown { line, command, output } in &shown {
-        let command =
+        let mut command =
             redis.as_ref().map_or(command.clone(), |r| command.replace(SHOWN_ADDRESS, &r.url()));
-        let path = format!("{bin}:{}", std::env::var("PATH").expect("a PATH"));
+        if command.starts_with("rlctl serve") {
+            serving = Some(Serving::start(&command, folder.path(), &path));
+            let told = SHOWN_DOORS.iter().zip(["http", "admin"]);
+            let told = told.map(|((_, shown), name)| format!("listening {name} {shown}"));
+            assert_eq!(output[..2], told.collect::<Vec<_>>(), "{}:{line}", document.display());
+            continue;
+        }
+        for (shown, real) in serving.iter().flat_map(|Serving(_, doors)| doors) {
+            command = command.replace(shown, real);
+        }
         let ran = Command::new("sh")
             .args(["-c", &format!("{{ {command}\n}} 2>&1")])
-            .env("PATH", path)
+            .env("PATH", &path)
             .current_dir(&folder)
             .output();
         let actual = String::from_utf8(ran.expect("sh runs").stdout).expect("UTF-8");

@@ -23,7 +23,7 @@ const BUCKET: u64 = 10;
 const REQUESTS: usize = 12;
 const POLICY: &str = "
 [[rule]]
-name = \"per-client\"
+name = \"demo\"
 dimension = \"ip\"
 limits = [\"10/1m\"]
 ";
@@ -85,19 +85,20 @@ async fn ask_gateway(url: &str) -> Result<Vec<Seen>, reqwest::Error> {
 /// Each answer on a line, then what it means.
 pub(super) fn picture(seen: &[Seen]) -> String {
     let mut text = format!(
-        "\nNow for real: a gateway in front of a backend, {BUCKET} requests per minute for each \
-         client.\n{REQUESTS} requests, one after the other:\n\n"
+        "\nNow for real: a gateway and a backend, {BUCKET} requests a minute for each client.\n\
+         {REQUESTS} requests, one after the other:\n\n"
     );
     for (number, answer) in seen.iter().enumerate() {
-        let told: Vec<String> =
-            answer.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        // The limit is said above; without it a line fits a terminal.
+        let told = answer.headers.iter().filter(|(name, _)| name != SHOWN[0]);
+        let told: Vec<String> = told.map(|(name, value)| format!("{name}: {value}")).collect();
         text += &format!("{:>3}  {}  {}\n", number + 1, answer.status, told.join("  "));
     }
     let passed = seen.iter().filter(|answer| answer.status == 200).count();
     let each = about(Micros(Micros::MINUTE.0 / BUCKET));
     text += &format!(
-        "\nThe bucket held {BUCKET}, so {passed} went on to the backend. The others were answered \
-         429 by the\ngateway, with the time to come back: one more fits every {each}.\n\nNext:\n  \
+        "\nThe bucket held {BUCKET}, so {passed} went on to the backend. The others were \
+         answered\n429 by the gateway, with the time to come back: one more fits every {each}.\n\nNext:\n  \
          rlctl serve --help\n  rlctl check user:123 --limit 10/1m\n  rlctl simulate --help\n"
     );
     text

@@ -49,19 +49,7 @@ struct Problem {
 
 impl Admin {
     pub fn new(url: &str, token: Option<&str>) -> Result<Admin, AdminError> {
-        let wrong = || AdminError::Address(without_passwords(url).into_owned());
-        let with_scheme =
-            if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        let base = Url::parse(&with_scheme).map_err(|_| wrong())?;
-        if !matches!(base.scheme(), "http" | "https") || !base.has_host() {
-            return Err(wrong());
-        }
-        let token = token.map(|token| {
-            let mut value = HeaderValue::from_str(&format!("Bearer {}", token.trim()))
-                .map_err(|_| AdminError::Token)?;
-            value.set_sensitive(true);
-            Ok(value)
-        });
+        let (base, token) = (address(url)?, token.map(bearer).transpose()?);
         let http = Client::builder()
             .connect_timeout(CONNECT_WITHIN)
             .timeout(ANSWER_WITHIN)
@@ -70,12 +58,12 @@ impl Admin {
             .no_proxy()
             .build()
             .map_err(|error| AdminError::Unreachable { at: url.into(), why: root(&error) })?;
-        Ok(Admin { base, token: token.transpose()?, http })
+        Ok(Admin { base, token, http })
     }
 
     /// Where it is, to be shown.
     pub fn at(&self) -> String {
-        without_passwords(self.base.as_str().trim_end_matches('/')).into_owned()
+        shown(&self.base)
     }
 
     /// Asks, and gives what is answered with its status, if that is one of `expected`; everything
@@ -124,6 +112,26 @@ impl Admin {
     }
 }
 
+/// A host and port will do.
+fn address(text: &str) -> Result<Url, AdminError> {
+    let wrong = || AdminError::Address(without_passwords(text).into_owned());
+    let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let url = Url::parse(&with_scheme).map_err(|_| wrong())?;
+    let is_web = matches!(url.scheme(), "http" | "https") && url.has_host();
+    if is_web { Ok(url) } else { Err(wrong()) }
+}
+
+fn bearer(token: &str) -> Result<HeaderValue, AdminError> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.trim()))
+        .map_err(|_| AdminError::Token)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn shown(url: &Url) -> String {
+    without_passwords(url.as_str().trim_end_matches('/')).into_owned()
+}
+
 /// What is at the bottom of an error: the layers above it only say that there is one.
 fn root(error: &reqwest::Error) -> String {
     if error.is_timeout() {
@@ -147,17 +155,17 @@ mod tests {
             ("127.0.0.1:9090", "http://127.0.0.1:9090"),
             ("localhost:9090/", "http://localhost:9090"),
         ] {
-            assert_eq!(Admin::new(given, None).unwrap().at(), shown);
+            assert_eq!(super::shown(&address(given).unwrap()), shown);
         }
         for wrong in ["redis://127.0.0.1:6379", "http://", "", "http://[::"] {
-            assert!(matches!(Admin::new(wrong, None), Err(AdminError::Address(_))), "{wrong}");
+            assert!(matches!(address(wrong), Err(AdminError::Address(_))), "{wrong}");
         }
-        assert!(!Admin::new("http://a:secret@b:1", None).unwrap().at().contains("secret"));
+        assert!(!super::shown(&address("http://a:secret@b:1").unwrap()).contains("secret"));
     }
 
     #[test]
     fn a_token_is_one_line() {
-        assert!(Admin::new("a:1", Some("writer-token-0001\n")).is_ok(), "as a file ends");
-        assert!(matches!(Admin::new("a:1", Some("a\nb")), Err(AdminError::Token)));
+        assert_eq!(bearer("writer-token-0001\n").unwrap(), "Bearer writer-token-0001");
+        assert!(matches!(bearer("a\nb"), Err(AdminError::Token)));
     }
 }

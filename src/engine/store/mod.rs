@@ -5,6 +5,7 @@ pub mod charge;
 pub mod keys;
 mod ledger;
 pub mod memory;
+mod quotas;
 pub mod redis;
 
 use std::sync::Arc;
