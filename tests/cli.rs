@@ -461,8 +461,8 @@ fn demo_needs_nothing_and_shows_the_double_at_the_turn_of_a_window() {
 #[test]
 fn every_help_has_examples_and_version_is_the_packages() {
     for command in [
-        "check", "simulate", "demo", "serve", "rules", "schema", "override", "tier", "block",
-        "unblock", "exempt", "unexempt", "events",
+        "check", "simulate", "demo", "serve", "cluster", "rules", "schema", "override", "tier",
+        "block", "unblock", "exempt", "unexempt", "events",
     ] {
         let help = stdout(&run(&[command, "--help"]));
         assert!(help.contains("Examples:\n  "), "{command}: {help}");

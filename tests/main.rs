@@ -23,6 +23,7 @@ mod gateway_stats;
 mod histories;
 mod limiter;
 mod live;
+mod local_redis;
 mod memory;
 mod model;
 mod policy_cli;

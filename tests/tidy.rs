@@ -96,6 +96,7 @@ const BANNED: [(&str, &[&str], &str); 10] = [
         &[
             "src/cmd/",
             "src/gateway/",
+            "src/ops/",
             "src/engine/store/redis/",
             "src/engine/registry/follow.rs",
             "src/engine/live/follow.rs",

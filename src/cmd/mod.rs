@@ -4,6 +4,7 @@
 mod block;
 mod check;
 mod check_gateway;
+mod cluster;
 mod context;
 mod demo;
 mod demo_gateway;
@@ -131,6 +132,7 @@ macro_rules! commands {
 
 commands! {
     Check => check,
+    Cluster => cluster,
     Context => context,
     Demo => demo,
     Rules => rules,

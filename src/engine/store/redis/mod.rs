@@ -1,6 +1,7 @@
 //! Buckets in Redis: each check is one script call, decided on the server's clock.
 
 mod address;
+mod console;
 mod health;
 mod link;
 mod meter;
@@ -20,6 +21,7 @@ use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Cost};
 pub use address::{RedisAddress, RedisAddressError, without_secrets};
+pub use console::{Console, Said};
 pub use link::RedisOptions;
 pub use meter::Meter;
 pub use registry::RedisRegistry;
