@@ -179,6 +179,7 @@ async fn the_upstream_sees_who_asked_and_nothing_that_was_for_us_alone() {
     let reply = client()
         .get(running.url("/p%20q?x=1"))
         .header("x-forwarded-for", "9.9.9.9")
+        .header("x-user-id", "admin")
         .header("proxy-authorization", "secret")
         .header("connection", "x-private")
         .header("x-private", "1")
@@ -190,7 +191,7 @@ async fn the_upstream_sees_who_asked_and_nothing_that_was_for_us_alone() {
     let seen = reply.text().await.unwrap().to_lowercase();
     assert!(seen.starts_with("get /p%20q?x=1 http/1.1\r\n"), "{seen}");
     assert!(seen.contains("x-forwarded-for: 127.0.0.1\r\n"), "{seen}");
-    for gone in ["9.9.9.9", "proxy-authorization", "x-private", "connection:"] {
+    for gone in ["9.9.9.9", "x-user-id", "proxy-authorization", "x-private", "connection:"] {
         assert!(!seen.contains(gone), "{gone} in {seen}");
     }
 }
@@ -315,6 +316,7 @@ async fn what_is_ambiguous_or_too_much_is_refused() {
         ("CONNECT other.example:443 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_owned(), "400"),
         ("GET / HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(), "400"),
         ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\n\r\n".to_owned(), "400"),
+        ("OPTIONS /a%2Fb HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_owned(), "400"),
         ("GET /a%2Fb HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_owned(), "400"),
         ("GET / HTTP/1.1\r\nHost: a\r\nX-API-Key: a\r\nX-API-Key: b\r\nConnection: close\r\n\r\n".to_owned(), "400"),
         (format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n"), "431"),

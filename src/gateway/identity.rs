@@ -61,6 +61,19 @@ impl Caller {
         let tier = tier.and_then(|value| String::from_utf8(value.to_vec()).ok());
         Ok(Caller { identities, tier, address, peer_is_trusted })
     }
+
+    /// Takes away what was not believed, or an upstream would believe that the gateway did.
+    pub fn drop_unbelieved(&self, sources: &IdentitySources, headers: &mut HeaderMap) {
+        if self.peer_is_trusted {
+            return;
+        }
+        if !sources.trust_user_from_any {
+            headers.remove(sources.user_header.as_str());
+        }
+        if let Some(tier) = &sources.tier_header {
+            headers.remove(tier.as_str());
+        }
+    }
 }
 
 fn is_trusted(sources: &IdentitySources, address: IpAddr) -> bool {

@@ -171,22 +171,25 @@ impl Proxy {
 
     async fn limited(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         peer: Peer,
         moment: &Moment,
         current: &Current,
         settings: &GatewaySettings,
     ) -> Reply {
-        let path = match normal_path(request.uri().path()) {
+        let uri = request.uri().clone();
+        let path = match normal_path(uri.path()) {
             Ok(path) => path,
             // `OPTIONS *` has no path; only rules for every endpoint are about it.
-            Err(_) if request.method() == Method::OPTIONS => "*".into(),
+            Err(_) if request.method() == Method::OPTIONS && uri.path() == "*" => "*".into(),
             Err(error) => return own(problem(StatusCode::BAD_REQUEST, &error.to_string())),
         };
         let caller = match Caller::of(&current.rules, peer.address.ip(), request.headers()) {
             Ok(caller) => caller,
             Err(error) => return own(problem(StatusCode::BAD_REQUEST, &error.to_string())),
         };
+        let sources = &current.rules.policy().identity;
+        caller.drop_unbelieved(sources, request.headers_mut());
         let hop = Hop {
             peer: peer.address.ip().to_canonical(),
             is_trusted: caller.peer_is_trusted,
