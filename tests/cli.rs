@@ -99,7 +99,7 @@ fn bad_arguments_end_with_2_and_say_what_to_write() {
         (vec!["check", "user:1", "--limit", "10/1m", "--redis", "localhost"], "not a redis URL"),
         (
             vec!["check", "user:1", "--limit", "10/1m", "--redis", "redis-cluster://a:1,b:2"],
-            "standalone",
+            "cluster",
         ),
         (vec!["simulate", "--limit", "10/1m"], "--trace"),
         (vec!["check", "user:1", "--limit", "\u{1b}]0;owned\u{7}"], "is not a limit"),

@@ -31,6 +31,7 @@ mod policy_file;
 mod registry;
 mod registry_cli;
 mod rules;
+mod sentinel;
 mod serve_cli;
 mod server_clock;
 mod support;

@@ -80,7 +80,8 @@ Redis, gateway or target, 6 refused, 7 nothing matched, 8 the answer is no, 130 
 
 #[derive(Debug, clap::Args)]
 struct Global {
-    /// Redis to work on: redis://[user:pass@]host:port/db, rediss://…, redis+unix:///path
+    /// Redis to work on: redis://[user:pass@]host:port/db, rediss://…, redis+unix:///path,
+    /// redis-sentinel://h1:26379,h2:26379/db?master=NAME
     /// [env: RLCTL_REDIS]
     #[arg(long, global = true, value_name = "URL")]
     redis: Option<String>,

@@ -4,23 +4,36 @@ use std::fmt;
 use std::time::Duration;
 
 use redis::io::tcp::{TcpSettings, socket2};
-use redis::{ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+
+use super::sentinel::Sentinels;
+
+/// Where sentinels listen if nothing else is said.
+const SENTINEL_PORT: u16 = 26_379;
 
 /// A place to connect to. Prints itself without its password.
 #[derive(Clone)]
 pub struct RedisAddress {
-    info: ConnectionInfo,
+    at: At,
     shown: String,
+}
+
+/// How the server is found.
+#[derive(Clone)]
+pub(super) enum At {
+    Server(Box<ConnectionInfo>),
+    /// Whichever server they call the master.
+    Sentinel(Box<Sentinels>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RedisAddressError {
     #[error(
-        "`{shown}` is not a redis URL: {why}; write redis://[user:pass@]host:port/db, rediss://… or redis+unix:///path"
+        "`{shown}` is not a redis URL: {why}; write redis://[user:pass@]host:port/db, rediss://…, redis+unix:///path or redis-sentinel://host1:26379,host2:26379/db?master=NAME"
     )]
     NotAUrl { shown: String, why: String },
     #[error(
-        "`{0}`: this version speaks to a standalone redis only; give the address of a master as redis://host:port"
+        "`{0}`: this version does not speak to a cluster; give a standalone redis or redis-sentinel://…"
     )]
     Topology(String),
     #[error(
@@ -36,21 +49,20 @@ impl RedisAddress {
         let not_a_url =
             |why: &str| RedisAddressError::NotAUrl { shown: shown.clone(), why: why.into() };
         let (scheme, rest) = text.split_once("://").ok_or_else(|| not_a_url("it has no scheme"))?;
-        if ["redis-sentinel", "redis-cluster", "valkey-sentinel", "valkey-cluster"]
-            .contains(&scheme)
-        {
-            return Err(RedisAddressError::Topology(shown));
-        }
         if rest.ends_with("#insecure") {
             return Err(RedisAddressError::Insecure(shown));
         }
-        let info = text.into_connection_info().map_err(|e| not_a_url(&reason(&e)))?;
-        let mut login = info.redis_settings().clone();
-        if let (None, Some(password)) = (login.password(), password) {
-            login = login.set_password(password);
-        }
-        let info = info.set_redis_settings(login).set_tcp_settings(tcp_settings());
-        Ok(RedisAddress { info, shown })
+        let at = match scheme {
+            "redis-cluster" | "valkey-cluster" => return Err(RedisAddressError::Topology(shown)),
+            "redis-sentinel" | "valkey-sentinel" => At::Sentinel(Box::new(
+                sentinels(rest, "redis", password).map_err(|e| not_a_url(&e))?,
+            )),
+            "rediss-sentinel" | "valkeys-sentinel" => At::Sentinel(Box::new(
+                sentinels(rest, "rediss", password).map_err(|e| not_a_url(&e))?,
+            )),
+            _ => At::Server(Box::new(server(text, password).map_err(|e| not_a_url(&e))?)),
+        };
+        Ok(RedisAddress { at, shown })
     }
 
     /// `host:port`, or the path of a socket: without scheme, login, database and query.
@@ -61,9 +73,55 @@ impl RedisAddress {
         rest.split(|c| end.contains(c)).next().unwrap_or(rest)
     }
 
-    pub(super) fn info(&self) -> ConnectionInfo {
-        self.info.clone()
+    pub(super) fn at(&self) -> &At {
+        &self.at
     }
+}
+
+/// One server, with its login.
+fn server(url: &str, password: Option<String>) -> Result<ConnectionInfo, String> {
+    let info = url.into_connection_info().map_err(|error| reason(&error))?;
+    let mut login = info.redis_settings().clone();
+    if let (None, Some(password)) = (login.password(), password) {
+        login = login.set_password(password);
+    }
+    Ok(info.set_redis_settings(login).set_tcp_settings(tcp_settings()))
+}
+
+/// `[user:pass@]host:port,host:port/db?master=NAME`: login and database are the master's.
+fn sentinels(rest: &str, scheme: &str, password: Option<String>) -> Result<Sentinels, String> {
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let name = query.split('&').find_map(|part| part.strip_prefix("master="));
+    let name = name.filter(|name| !name.is_empty()).ok_or("it does not say ?master=NAME")?;
+    if query.split('&').any(|part| !part.starts_with("master=")) {
+        return Err("after the ? only master=NAME is known".into());
+    }
+    let (login, places) = match rest.rsplit_once('@') {
+        Some((login, places)) => (format!("{login}@"), places),
+        None => (String::new(), rest),
+    };
+    let (places, database) = places.split_once('/').unwrap_or((places, ""));
+    let sentinels = places.split(',').map(|place| sentinel(place, scheme));
+    // The sentinels will say which host.
+    let master = server(&format!("{scheme}://{login}unknown/{database}"), password)?;
+    let sentinels = sentinels.collect::<Result<_, _>>()?;
+    Ok(Sentinels { sentinels, name: name.into(), master })
+}
+
+fn sentinel(place: &str, scheme: &str) -> Result<ConnectionInfo, String> {
+    if place.is_empty() {
+        return Err("a host is missing".into());
+    }
+    let info = server(&format!("{scheme}://{place}"), None)?;
+    // Without a port the crate takes that of a server that keeps data.
+    let says_port = place.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    Ok(match info.addr() {
+        ConnectionAddr::Tcp(host, _) if !says_port => {
+            let addr = ConnectionAddr::Tcp(host.clone(), SENTINEL_PORT);
+            info.set_addr(addr)
+        }
+        _ => info,
+    })
 }
 
 /// The crate's words without the name of their kind; they never quote the URL.
@@ -143,14 +201,34 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_standalone_redis_is_refused_without_its_password() {
+    fn sentinels_are_read_with_the_login_of_their_master() {
+        let text = "redis-sentinel://bob:secret@a:1,b,[::1]:3/2?master=main";
+        let address = RedisAddress::parse(text, None).unwrap();
+        let At::Sentinel(sentinels) = address.at() else { panic!("{address:?}") };
+        let places: Vec<String> =
+            sentinels.sentinels.iter().map(|s| s.addr().to_string()).collect();
+        assert_eq!(places, ["a:1", "b:26379", "::1:3"]);
+        assert_eq!(sentinels.name, "main");
+        let login = sentinels.master.redis_settings();
+        assert_eq!(
+            (login.username(), login.password(), login.db()),
+            (Some("bob"), Some("secret"), 2)
+        );
+        assert!(sentinels.sentinels.iter().all(|s| s.redis_settings().password().is_none()));
+        assert_eq!(address.to_string(), "redis-sentinel://***@a:1,b,[::1]:3/2?master=main");
+    }
+
+    #[test]
+    fn what_is_no_redis_that_is_known_is_refused_without_its_password() {
         for text in [
             "",
             "localhost:6379",
             "http://localhost",
             "redis://:secret@host:notaport",
             "redis://host/notadb",
-            "redis-sentinel://:secret@a:1,b:2/0?master=m",
+            "redis-sentinel://:secret@a:1,b:2/0",
+            "redis-sentinel://:secret@a:1,,b:2/0?master=m",
+            "redis-sentinel://:secret@a:1/0?master=m&pass=secret",
             "redis-cluster://a:1,b:2",
             "rediss://:secret@host#insecure",
         ] {

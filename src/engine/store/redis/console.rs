@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Value};
 
-use super::address::RedisAddress;
+use super::address::{At, RedisAddress};
 use super::words::explain;
 use crate::engine::clock::Micros;
 use crate::engine::store::StoreError;
@@ -30,7 +30,11 @@ impl Console {
     /// No command outlives `patience`, and neither does the connecting.
     pub async fn connect(address: &RedisAddress, patience: Micros) -> Result<Console, StoreError> {
         let unreachable = |why: String| StoreError::Unreachable { url: address.to_string(), why };
-        let client = Client::open(address.info()).map_err(|e| unreachable(e.to_string()))?;
+        let At::Server(server) = address.at() else {
+            return Err(unreachable("one server is meant here, not the sentinels of one".into()));
+        };
+        let client =
+            Client::open(server.as_ref().clone()).map_err(|e| unreachable(e.to_string()))?;
         let within: Duration = patience.into();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(within))

@@ -10,26 +10,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Pipeline, RedisError, ServerErrorKind, Value};
+use redis::{Pipeline, RedisError, ServerErrorKind, Value};
 use smallvec::SmallVec;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::address::RedisAddress;
+use super::address::{At, RedisAddress};
+use super::dial::{Connection, MASTER_WITHIN, connect};
 use super::health::Health;
 use super::meter::Meter;
 use super::scripts::Script;
-use super::words::{explain, in_plain_words};
+use super::sentinel::{Sentinels, Watch};
+use super::words::in_plain_words;
 use crate::engine::clock::Micros;
 use crate::engine::store::StoreError;
 
 /// Calls in one pipeline: enough to fill packets, few enough to keep the first one's wait short.
 const MAX_BATCH: usize = 64;
-/// Pipelines on the wire at once: one being answered while the next travels.
-const BATCHES_IN_FLIGHT: usize = 4;
 /// Calls that may wait; more is a store that cannot keep up, and said so at once.
 const MAX_WAITING: usize = 16_384;
+const MASTER_LOOKED_UP_EVERY: Duration = Duration::from_millis(250);
 /// Between attempts to connect again: short, for everybody is waiting.
 const RECONNECT_PAUSE: [u64; 4] = [10, 50, 100, 200];
 
@@ -81,11 +81,6 @@ enum Current {
     Down(StoreError),
 }
 
-struct Connection {
-    redis: MultiplexedConnection,
-    batches: Arc<Semaphore>,
-}
-
 impl Link {
     /// Connects, and keeps a connection from then on for as long as it lives.
     pub(super) async fn open(options: RedisOptions) -> Result<Link, StoreError> {
@@ -119,6 +114,9 @@ impl Link {
         let (queue, waiting) = mpsc::channel(MAX_WAITING);
         tokio::spawn(drain(waiting, shared.clone()));
         tokio::spawn(keep_connected(Arc::downgrade(&shared)));
+        if let At::Sentinel(sentinels) = shared.options.address.at() {
+            tokio::spawn(watch_master(Arc::downgrade(&shared), sentinels.as_ref().clone()));
+        }
         Link { queue, shared }
     }
 
@@ -449,41 +447,29 @@ async fn keep_connected(shared: Weak<Shared>) {
     }
 }
 
+/// Leaves a connection as soon as the sentinels call another server the master: the old one may
+/// still take writes that nobody will ever see.
+async fn watch_master(shared: Weak<Shared>, sentinels: Sentinels) {
+    let mut watch = Watch::new(sentinels);
+    loop {
+        tokio::time::sleep(MASTER_LOOKED_UP_EVERY).await;
+        let found = watch.find(MASTER_WITHIN).await;
+        let Some(live) = shared.upgrade() else { return };
+        let now = live.current.borrow().clone();
+        if let (Ok(found), Current::Up(connection)) = (found, now)
+            && *found.addr() != connection.server
+            && live.give_up(Some(&connection), "another server became master")
+        {
+            live.meter.failed_over();
+        }
+    }
+}
+
 /// Up to half as much again, so that many processes do not come back at one instant.
 fn jitter(pause_ms: u64) -> u64 {
     let mut byte = [0];
     let _ = getrandom::fill(&mut byte);
     pause_ms * u64::from(byte[0]) / 512
-}
-
-async fn connect(options: &RedisOptions) -> Result<Arc<Connection>, StoreError> {
-    let unreachable =
-        |why: String| StoreError::Unreachable { url: options.address.to_string(), why };
-    let client = Client::open(options.address.info()).map_err(|e| unreachable(e.to_string()))?;
-    let patience: Duration = options.connect_timeout.into();
-    let deadline: Duration = options.deadline.into();
-    let config = AsyncConnectionConfig::new()
-        // Ours come first; these only end what a given-up connection still waits for.
-        .set_connection_timeout(Some(patience * 2))
-        .set_response_timeout(Some(deadline * 2 + patience));
-    let dial = async {
-        let mut redis = client.get_multiplexed_async_connection_with_config(&config).await?;
-        match redis.send_packed_command(&redis::cmd("PING")).await? {
-            Value::ServerError(error) => Err(RedisError::from(error)),
-            _pong => Ok(redis),
-        }
-    };
-    match timeout(patience, dial).await {
-        Ok(Ok(redis)) => {
-            let batches = Arc::new(Semaphore::new(BATCHES_IN_FLIGHT));
-            Ok(Arc::new(Connection { redis, batches }))
-        }
-        Ok(Err(error)) => Err(unreachable(explain(&error))),
-        Err(_elapsed) => Err(unreachable(format!(
-            "something accepts connections there but did not speak redis within {}",
-            options.connect_timeout
-        ))),
-    }
 }
 
 impl std::fmt::Debug for Shared {

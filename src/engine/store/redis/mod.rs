@@ -2,11 +2,13 @@
 
 mod address;
 mod console;
+mod dial;
 mod health;
 mod link;
 mod meter;
 mod registry;
 mod scripts;
+mod sentinel;
 mod words;
 
 use redis::Value;

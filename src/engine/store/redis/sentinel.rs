@@ -1,0 +1,151 @@
+//! Which server is the master, as sentinels see it.
+//!
+//! All of them are asked, and the one that knows the latest failover is believed: a sentinel that
+//! was cut off still names the old master.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, Value};
+use tokio::time::timeout;
+
+/// Those who know, and whom to ask them for.
+#[derive(Clone)]
+pub(super) struct Sentinels {
+    pub(super) sentinels: Vec<ConnectionInfo>,
+    pub(super) name: String,
+    /// Login and database of the master; its address is what sentinels say.
+    pub(super) master: ConnectionInfo,
+}
+
+/// Sentinels with the connections to them, which are kept.
+pub(super) struct Watch {
+    of: Sentinels,
+    connections: Vec<Option<MultiplexedConnection>>,
+}
+
+/// What one sentinel says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Named {
+    /// Counts failovers.
+    epoch: u64,
+    host: String,
+    port: u16,
+}
+
+impl Watch {
+    pub(super) fn new(of: Sentinels) -> Watch {
+        let connections = vec![None; of.sentinels.len()];
+        Watch { of, connections }
+    }
+
+    /// The master, with its login; or why nobody knows it.
+    pub(super) async fn find(&mut self, within: Duration) -> Result<ConnectionInfo, String> {
+        let name = &self.of.name;
+        let asked = self.of.sentinels.iter().zip(&mut self.connections);
+        let asked = asked.map(|(info, connection)| ask(info, connection, name, within));
+        let answers = join_all(asked).await;
+        let why = || {
+            let all = answers.iter().zip(&self.of.sentinels);
+            let each = all.filter_map(|(answer, at)| Some((answer.as_ref().err()?, at.addr())));
+            let each = each.map(|(why, at)| format!("{at}: {why}")).collect::<Vec<_>>();
+            format!("no sentinel names the master `{name}` ({})", each.join("; "))
+        };
+        let latest = answers.iter().flatten().max_by_key(|named| named.epoch).ok_or_else(why)?;
+        let addr = match self.of.master.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+                host: latest.host.clone(),
+                port: latest.port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(latest.host.clone(), latest.port),
+        };
+        Ok(self.of.master.clone().set_addr(addr))
+    }
+}
+
+async fn ask(
+    info: &ConnectionInfo,
+    kept: &mut Option<MultiplexedConnection>,
+    name: &str,
+    within: Duration,
+) -> Result<Named, String> {
+    let question = async {
+        let mut connection = match kept.take() {
+            Some(connection) => connection,
+            None => connect(info, within).await?,
+        };
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("MASTER").arg(name);
+        let answer = connection.send_packed_command(&command).await.map_err(|e| e.to_string())?;
+        let named = read(&answer)?;
+        *kept = Some(connection);
+        Ok(named)
+    };
+    timeout(within, question).await.unwrap_or_else(|_| Err("it does not answer".into()))
+}
+
+async fn connect(info: &ConnectionInfo, within: Duration) -> Result<MultiplexedConnection, String> {
+    let client = Client::open(info.clone()).map_err(|error| error.to_string())?;
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(within))
+        .set_response_timeout(Some(within));
+    let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+    connected.map_err(|error| error.to_string())
+}
+
+/// Names and values in turn, as a list or as a map.
+fn read(answer: &Value) -> Result<Named, String> {
+    if let Value::ServerError(error) = answer {
+        return Err(error.details().unwrap_or("it refuses").to_string());
+    }
+    let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
+    let pairs: Vec<(String, String)> = match answer {
+        Value::Array(items) => items
+            .chunks_exact(2)
+            .filter_map(|pair| Some((text(&pair[0])?, text(&pair[1])?)))
+            .collect(),
+        Value::Map(pairs) => pairs.iter().filter_map(|(k, v)| Some((text(k)?, text(v)?))).collect(),
+        _ => Vec::new(),
+    };
+    let of = |name: &str| Some(pairs.iter().find(|(key, _)| key == name)?.1.as_str());
+    let named = || {
+        let (host, port) = (of("ip")?.to_owned(), of("port")?.parse().ok()?);
+        Some(Named { epoch: of("config-epoch")?.parse().ok()?, host, port })
+    };
+    named().ok_or_else(|| "it answers no as a sentinel would".into())
+}
+
+/// Whether a server that was asked for its `ROLE` is a master.
+pub(super) fn is_master(role: &Value) -> bool {
+    match role {
+        Value::Array(parts) => parts
+            .first()
+            .and_then(|first| redis::from_redis_value_ref::<String>(first).ok())
+            .is_some_and(|role| role == "master"),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[&str]) -> Value {
+        Value::Array(words.iter().map(|w| Value::BulkString(w.as_bytes().to_vec())).collect())
+    }
+
+    #[test]
+    fn what_a_sentinel_says_is_read_and_anything_else_is_not() {
+        let said = words(&["name", "main", "ip", "10.0.0.1", "port", "6379", "config-epoch", "3"]);
+        let named = Named { epoch: 3, host: "10.0.0.1".into(), port: 6379 };
+        assert_eq!(read(&said), Ok(named));
+        for strange in [Value::Nil, words(&[]), words(&["ip", "x"]), words(&["ip"])] {
+            assert!(read(&strange).is_err(), "{strange:?}");
+        }
+        assert!(is_master(&words(&["master", "0"])));
+        assert!(!is_master(&words(&["slave", "10.0.0.1"])) && !is_master(&Value::Nil));
+    }
+}

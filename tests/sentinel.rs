@@ -1,0 +1,155 @@
+//! A Redis under Sentinel, with traffic running: who is master changes, and the limit holds on.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rlctl::engine::clock::Micros;
+use rlctl::engine::limit::Algorithm;
+use rlctl::engine::store::keys::Prefix;
+use rlctl::engine::store::redis::{RedisAddress, RedisOptions};
+use rlctl::engine::store::{Check, RedisStore, RuleLimit, StoreError};
+use rlctl::ops::local_redis::{Kind, LocalRedis, Plan};
+use tempfile::TempDir;
+
+use crate::support::{cost, id, one};
+
+const DEADLINE: Micros = Micros(200_000);
+
+/// Servers that end with the test, also when it fails.
+struct Servers {
+    local: Option<LocalRedis>,
+    folder: TempDir,
+}
+
+impl Servers {
+    async fn start() -> Servers {
+        let folder = TempDir::new().unwrap();
+        let plan = Plan {
+            kind: Kind::Sentinel,
+            masters: 1,
+            replicas: 2,
+            base_port: 0,
+            node_timeout: Micros(500_000),
+            config: Vec::new(),
+        };
+        let local = LocalRedis::up(&folder.path().join("redis"), &plan, &|_| {}).await.unwrap();
+        Servers { local: Some(local), folder }
+    }
+
+    fn local(&self) -> &LocalRedis {
+        self.local.as_ref().unwrap()
+    }
+
+    fn options(&self) -> RedisOptions {
+        RedisOptions {
+            address: RedisAddress::parse(&self.local().url(), None).unwrap(),
+            deadline: DEADLINE,
+            connect_timeout: Micros(5 * Micros::SECOND.0),
+        }
+    }
+
+    async fn store(&self) -> RedisStore {
+        RedisStore::connect(self.options(), Prefix::default()).await.unwrap()
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        let dir = self.folder.path().join("redis");
+        let rlctl = env!("CARGO_BIN_EXE_rlctl");
+        let mut down = std::process::Command::new(rlctl);
+        down.args(["cluster", "down", "-q", "--dir"]).arg(dir);
+        let _ = down.output();
+    }
+}
+
+async fn ask(store: &RedisStore, limits: &[Arc<RuleLimit>]) -> Result<bool, StoreError> {
+    let identity = id("user:1");
+    let check = Check { identity: &identity, limits, cost: cost(1), idempotency: None, at: None };
+    store.check(&check).await.map(|answer| answer.allowed())
+}
+
+/// Asks until there is an answer again; how long that took, and the longest that a call took.
+async fn until_answered(store: &RedisStore, limits: &[Arc<RuleLimit>]) -> (Duration, Duration) {
+    let (began, mut longest) = (Instant::now(), Duration::ZERO);
+    loop {
+        let asked = Instant::now();
+        let answered = ask(store, limits).await.is_ok();
+        longest = longest.max(asked.elapsed());
+        if answered {
+            return (began.elapsed(), longest);
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "nobody answers any more");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_master_is_found_and_counted_on() {
+    let servers = Servers::start().await;
+    let store = servers.store().await;
+    let limits = one(Algorithm::TokenBucket, "3/1d");
+    let mut allowed = Vec::new();
+    for _ in 0..5 {
+        allowed.push(ask(&store, &limits).await.unwrap());
+    }
+    assert_eq!(allowed, [true, true, true, false, false]);
+    let wrong = servers.local().url().replace("master=main", "master=other");
+    let options =
+        RedisOptions { address: RedisAddress::parse(&wrong, None).unwrap(), ..servers.options() };
+    let error = RedisStore::connect(options, Prefix::default()).await.unwrap_err().to_string();
+    assert!(error.contains("no sentinel names the master `other`"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_planned_failover_keeps_what_was_used() {
+    let servers = Servers::start().await;
+    let store = servers.store().await;
+    let limits = one(Algorithm::Gcra, "100/1d");
+    for _ in 0..40 {
+        assert!(ask(&store, &limits).await.unwrap());
+    }
+    // What is replicated is not lost.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let (_, new) = servers.local().fail_over(None).await.unwrap();
+    let began = Instant::now();
+    while store.meter().failovers() == 0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "the old master is still used");
+        let _ = ask(&store, &limits).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    until_answered(&store, &limits).await;
+    let console = servers.local().console(new).await.unwrap();
+    let keys = console.text(&["DBSIZE"]).await.unwrap();
+    assert_ne!(keys, "0", "the new master is counted on");
+    let mut more = 0;
+    while ask(&store, &limits).await.unwrap() {
+        more += 1;
+    }
+    assert!(more < 60, "{more} more were let through after 40 of 100");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_dies_or_hangs_is_followed_by_another() {
+    let servers = Servers::start().await;
+    let store = servers.store().await;
+    let limits = one(Algorithm::TokenBucket, "1000000/1d");
+    ask(&store, &limits).await.unwrap();
+    for hangs in [true, false] {
+        let first = servers.local().master(None).await.unwrap();
+        match hangs {
+            true => servers.local().pause(first).unwrap(),
+            false => servers.local().kill(first).await.unwrap(),
+        }
+        let began = Instant::now();
+        while ask(&store, &limits).await.is_ok() && began.elapsed() < Duration::from_secs(5) {}
+        let (took, longest) = until_answered(&store, &limits).await;
+        assert!(took < Duration::from_secs(20), "{took:?}");
+        let bound = Duration::from(DEADLINE) + Duration::from_millis(300);
+        assert!(longest < bound, "a call took {longest:?}");
+        if hangs {
+            servers.local().wake(first).unwrap();
+        }
+        assert_ne!(first, servers.local().master(None).await.unwrap());
+    }
+}
