@@ -274,6 +274,31 @@ limits = [{ limit = "1/10s", algorithm = "leaky-bucket", burst = 2, max_delay = 
 }
 
 #[tokio::test]
+async fn a_client_that_is_still_sending_after_its_answer_delays_nobody() {
+    let early = upstream(|mut stream| async move {
+        loop {
+            if read_head(&mut stream).await.is_empty() {
+                return;
+            }
+            let reply = b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno";
+            if stream.write_all(reply).await.is_err() {
+                return;
+            }
+        }
+    });
+    let early = early.await;
+    let running = Start::with(TEN).upstream(early).options(|options| options.workers = 1);
+    let running = running.run().await;
+    let mut slow = TcpStream::connect(running.address).await.unwrap();
+    let head = b"POST /up HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n";
+    slow.write_all(head).await.unwrap();
+    assert!(read_head(&mut slow).await.starts_with("HTTP/1.1 413"), "before all of it was sent");
+    let other = client().get(running.url("/")).send();
+    let other = tokio::time::timeout(Duration::from_secs(5), other).await;
+    assert_eq!(other.expect("nobody waits for the slow one").unwrap().status(), 413);
+}
+
+#[tokio::test]
 async fn a_websocket_goes_through_when_it_may() {
     use futures_util::{SinkExt, StreamExt};
     use tokio_tungstenite::tungstenite::Message;
@@ -296,6 +321,19 @@ async fn a_websocket_goes_through_when_it_may() {
         assert_eq!(socket.next().await.unwrap().unwrap().into_text().unwrap(), word);
     }
     socket.close(None).await.unwrap();
+    let few = Start::with(&policy).upstream(echo).options(|options| {
+        options.workers = 1;
+        options.max_connections = 2;
+    });
+    let few = few.run().await;
+    let url = format!("ws://{}/chat", few.address);
+    let first = tokio_tungstenite::connect_async(&url).await.unwrap();
+    let _second = tokio_tungstenite::connect_async(&url).await.unwrap();
+    let mut third = Box::pin(tokio_tungstenite::connect_async(&url));
+    let waits = tokio::time::timeout(Duration::from_millis(300), &mut third).await;
+    assert!(waits.is_err(), "a tunnel keeps its place among the connections");
+    drop(first);
+    assert!(tokio::time::timeout(Duration::from_secs(10), third).await.unwrap().is_ok());
     let closed = Start::with(TEN).upstream(echo).run().await;
     let refused = tokio_tungstenite::connect_async(format!("ws://{}/", closed.address)).await;
     assert!(refused.is_err(), "upgrades are off unless asked for");

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::UPGRADE;
 use http::{Request, Response};
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::{http1, http2};
@@ -31,6 +32,18 @@ const MAX_STREAMS: u32 = 200;
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// After a failure to accept (no file descriptors left) others must end before it can go better.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// One of the connections that may be open, until the last who holds it lets go.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    _permit: Arc<OwnedSemaphorePermit>,
+}
+
+impl Place {
+    fn new(permit: OwnedSemaphorePermit) -> Place {
+        Place { _permit: Arc::new(permit) }
+    }
+}
 
 /// What all connections of one door share.
 #[derive(Clone)]
@@ -66,11 +79,8 @@ impl Door {
             };
             match accepted {
                 Ok((stream, address, place)) => {
-                    let (door, serve) = (self.clone(), serve.clone());
-                    tokio::spawn(async move {
-                        door.talk(stream, address, serve).await;
-                        drop(place);
-                    });
+                    let (door, serve, place) = (self.clone(), serve.clone(), Place::new(place));
+                    tokio::spawn(door.talk(stream, address, place, serve));
                 }
                 Err(_) => sleep(ACCEPT_PAUSE).await,
             }
@@ -87,7 +97,7 @@ impl Door {
         Ok((stream, address, place))
     }
 
-    async fn talk<S, F, B>(self, stream: TcpStream, address: SocketAddr, serve: S)
+    async fn talk<S, F, B>(self, stream: TcpStream, address: SocketAddr, place: Place, serve: S)
     where
         S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + 'static,
         F: Future<Output = Response<B>> + Send + 'static,
@@ -100,13 +110,13 @@ impl Door {
         let Some(tls) = &self.tls else {
             let Some(is_http2) = self.begins_as_http2(&stream).await else { return };
             let peer = Peer { address, is_tls: false };
-            return self.speak(TokioIo::new(stream), is_http2, peer, serve).await;
+            return self.speak(TokioIo::new(stream), is_http2, peer, place, serve).await;
         };
         // Somebody who does not finish the handshake is no client.
         let Ok(Ok(stream)) = timeout(TLS_WITHIN, tls.accept(stream)).await else { return };
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let peer = Peer { address, is_tls: true };
-        self.speak(TokioIo::new(stream), is_http2, peer, serve).await;
+        self.speak(TokioIo::new(stream), is_http2, peer, place, serve).await;
     }
 
     /// Looks at the first bytes without taking them; none when they do not come in time.
@@ -132,7 +142,7 @@ impl Door {
         }
     }
 
-    async fn speak<I, S, F, B>(self, io: I, is_http2: bool, peer: Peer, serve: S)
+    async fn speak<I, S, F, B>(self, io: I, is_http2: bool, peer: Peer, place: Place, serve: S)
     where
         I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
         S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + 'static,
@@ -141,7 +151,11 @@ impl Door {
             + Send
             + 'static,
     {
-        let service = service_fn(move |request| {
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            // A tunnel outlives the HTTP on its connection, and keeps its place.
+            if request.headers().contains_key(UPGRADE) {
+                request.extensions_mut().insert(place.clone());
+            }
             let reply = serve(request, peer);
             async move { Ok::<_, Infallible>(reply.await) }
         });

@@ -10,7 +10,7 @@ use crate::engine::clock::Micros;
 use crate::engine::store::{Charge, Settlement};
 use crate::gateway::Gateway;
 
-/// Requests held at once by one process: each costs a connection and a few kilobytes.
+/// Requests held at once by one worker: each costs a connection and a few kilobytes.
 const MAX_HELD: usize = 10_000;
 
 #[derive(Debug)]

@@ -24,6 +24,7 @@ use self::hold::Hold;
 use self::pool::{Pool, UpstreamError};
 use super::headers::tell_limits;
 use super::identity::Caller;
+use super::listen::Place;
 use super::own_limits::own_limits;
 use super::refusal::{problem, refusal};
 use super::{Answer, Gateway};
@@ -287,6 +288,7 @@ impl Proxy {
         let upgrade = wanted_upgrade(request.headers())
             .filter(|_| settings.websocket && request.version() == Version::HTTP_11);
         let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
+        let place = request.extensions_mut().remove::<Place>();
         let (mut parts, body) = request.into_parts();
         drop_hop_headers(&mut parts.headers);
         tell_origin(&mut parts.headers, hop, &parts.uri);
@@ -303,7 +305,7 @@ impl Proxy {
         let (mut response, lease) = pool.send(request, &progress, self.patience).await?;
         if let (Some(client), StatusCode::SWITCHING_PROTOCOLS) = (client, response.status()) {
             let upstream = hyper::upgrade::on(&mut response);
-            upgrade::tunnel(client, upstream);
+            upgrade::tunnel(client, upstream, place);
             return Ok(response.map(|_| ReplyBody::own("")));
         }
         let (mut parts, body) = response.into_parts();

@@ -20,6 +20,8 @@ const MAX_IDLE: usize = 1_024;
 /// Upstreams commonly close after a minute; a connection that is about to be closed is no use.
 const IDLE_FOR: Duration = Duration::from_secs(50);
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// A kept connection is ready at once, or it is better to take another.
+const READY_WITHIN: Duration = Duration::from_millis(50);
 
 type Sender = SendRequest<Watched>;
 
@@ -156,7 +158,10 @@ impl Pool {
                 Some(sender) => (sender, false),
                 None => (self.connect().await?, true),
             };
-            if sender.ready().await.is_err() && !is_new {
+            // One whose last answer came before all of the question still has that to send, for as
+            // long as its client likes.
+            let ready = timeout(READY_WITHIN, sender.ready()).await;
+            if !is_new && !matches!(ready, Ok(Ok(()))) {
                 continue;
             }
             let mut answer = std::pin::pin!(sender.try_send_request(request));
