@@ -140,7 +140,11 @@ fn each_slot(node: &KnownNode) -> impl Iterator<Item = u16> + '_ {
 fn balanced(masters: &[&KnownNode]) -> Vec<Move> {
     let all: u32 = masters.iter().map(|n| n.slot_count()).sum();
     let count = masters.len() as u32;
-    let fair = |n: usize| (all / count + u32::from((n as u32) < all % count)) as usize;
+    // What does not divide stays with those who have most, so that nothing moves for it.
+    let mut by_slots: Vec<usize> = (0..masters.len()).collect();
+    by_slots.sort_by_key(|n| std::cmp::Reverse(masters[*n].slot_count()));
+    let extra = &by_slots[..(all % count.max(1)) as usize];
+    let fair = |n: usize| (all / count + u32::from(extra.contains(&n))) as usize;
     let mut spare: Vec<(u16, u16)> = Vec::new();
     for (n, master) in masters.iter().enumerate() {
         spare.extend(each_slot(master).skip(fair(n)).map(|slot| (slot, master.port)));
