@@ -20,7 +20,10 @@ use rlctl::engine::store::{Check, MemoryStore, RuleLimit};
 
 #[path = "support/machine.rs"]
 mod machine;
-use machine::{Rng, median, settings, stolen_share};
+#[path = "support/rng.rs"]
+mod rng;
+use machine::{median, settings, stolen_share};
+use rng::Rng;
 
 /// Slow to refill, so that every key stays in use for the whole run and none may be forgotten.
 const PER_HOUR: u32 = 1_000;

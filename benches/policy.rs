@@ -14,7 +14,10 @@ use rlctl::engine::rules::{Rules, Target};
 
 #[path = "support/machine.rs"]
 mod machine;
-use machine::{Rng, median, settings, stolen_share};
+#[path = "support/rng.rs"]
+mod rng;
+use machine::{median, settings, stolen_share};
+use rng::Rng;
 
 const LOOKUPS: usize = 200_000;
 const MAX_STOLEN: f64 = 0.05;

@@ -15,7 +15,10 @@ use rlctl::engine::store::{Check, RedisStore, RuleLimit};
 
 #[path = "support/machine.rs"]
 mod machine;
-use machine::{Rng, median, settings, stolen_share};
+#[path = "support/rng.rs"]
+mod rng;
+use machine::{median, settings, stolen_share};
+use rng::Rng;
 
 const KEYS: usize = 100_000;
 const LIMIT: &str = "1000/1h";

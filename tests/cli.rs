@@ -98,8 +98,8 @@ fn bad_arguments_end_with_2_and_say_what_to_write() {
         (vec!["check", "user:1", "--limit", "10/1m", "--prefix", "a{b"], "cannot be a key prefix"),
         (vec!["check", "user:1", "--limit", "10/1m", "--redis", "localhost"], "not a redis URL"),
         (
-            vec!["check", "user:1", "--limit", "10/1m", "--redis", "redis-cluster://a:1,b:2"],
-            "cluster",
+            vec!["check", "user:1", "--limit", "10/1m", "--redis", "redis-cluster://a:1,,b:2"],
+            "a host is missing",
         ),
         (vec!["simulate", "--limit", "10/1m"], "--trace"),
         (vec!["check", "user:1", "--limit", "\u{1b}]0;owned\u{7}"], "is not a limit"),
@@ -461,8 +461,8 @@ fn demo_needs_nothing_and_shows_the_double_at_the_turn_of_a_window() {
 #[test]
 fn every_help_has_examples_and_version_is_the_packages() {
     for command in [
-        "check", "simulate", "demo", "serve", "cluster", "rules", "schema", "override", "tier",
-        "block", "unblock", "exempt", "unexempt", "events",
+        "check", "simulate", "demo", "serve", "cluster", "rules", "scenario", "schema", "override",
+        "tier", "block", "unblock", "exempt", "unexempt", "events",
     ] {
         let help = stdout(&run(&[command, "--help"]));
         assert!(help.contains("Examples:\n  "), "{command}: {help}");

@@ -296,6 +296,38 @@ async fn an_idempotency_answer_ends_after_its_time() {
 }
 
 #[tokio::test]
+async fn a_clients_own_key_is_free_five_times_and_then_counted() {
+    for rig in Rig::both().await {
+        let limits = one(Algorithm::Gcra, "10/1d");
+        let ask = async |at: u64| {
+            let idempotency = Idempotency::of_client("k", Micros(5 * MINUTE)).ok();
+            let check = Check {
+                identity: &id("user:1"),
+                limits: &limits,
+                cost: cost(1),
+                idempotency,
+                at: Some(Micros(at)),
+            };
+            rig.store.check(&check).await.unwrap().replayed
+        };
+        let replayed: Vec<bool> = [ask(TODAY).await, ask(TODAY).await, ask(TODAY).await].into();
+        assert_eq!(replayed, [false, true, true], "{}", rig.name);
+        for _ in 0..3 {
+            assert!(ask(TODAY).await, "{}", rig.name);
+        }
+        assert_eq!(rig.left(&limits, TODAY).await.0, 9, "{}", rig.name);
+        for left in [8, 7] {
+            assert!(!ask(TODAY).await, "{}: used up, so counted", rig.name);
+            assert_eq!(rig.left(&limits, TODAY).await.0, left, "{}", rig.name);
+        }
+        // Counting it did not begin a new term of free ones, nor prolong the old.
+        assert!(!ask(TODAY + 5 * MINUTE - 1).await, "{}", rig.name);
+        assert!(!ask(TODAY + 5 * MINUTE).await, "{}", rig.name);
+        assert!(ask(TODAY + 5 * MINUTE).await, "{}: a new term", rig.name);
+    }
+}
+
+#[tokio::test]
 async fn rejections_and_peeks_are_not_remembered() {
     for rig in Rig::both().await {
         let limits = one(Algorithm::TokenBucket, "1/1s");

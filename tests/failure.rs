@@ -61,7 +61,7 @@ async fn ask(limiter: &Limiter, identities: &[&str], path: Option<&str>) -> Verd
         target: Target { path, ..Target::default() },
         tier: None,
     };
-    let demand = Demand { cost: cost(1), idempotency: None, at: None };
+    let demand = Demand::of(cost(1));
     let standings = vec![Standing::default(); identities.len()];
     limiter.check(&attempt, &standings, demand).await.expect("a verdict, whatever the store does")
 }

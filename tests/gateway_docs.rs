@@ -44,7 +44,7 @@ async fn the_trail_of_the_api_is_told_in_words_on_the_command_line() {
     };
     let output = tokio::task::spawn_blocking(run).await.unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    for words in ["used in 1 limits", "whole", "as the policy says", "closed", "local"] {
+    for words in ["used in 1 limit", "whole", "as the policy says", "closed", "local"] {
         assert!(text.contains(words), "{words}: {text}");
     }
 }

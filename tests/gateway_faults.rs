@@ -95,6 +95,52 @@ async fn a_redis_that_stops_under_load_is_answered_for_as_each_rule_says() {
     }
 }
 
+/// What a gateway says of its only shard.
+fn shard(running: &Running) -> serde_json::Value {
+    let gateway = &running.gateway;
+    gateway.stats.snapshot(gateway, rlctl::engine::clock::Micros::now())["store"][0].clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_fails_too_often_is_left_alone_until_it_answers() {
+    let server = RedisServer::start();
+    let policy = format!(
+        "[defaults]\nbreaker = {{ slow = \"200ms\" }}\ndeadline = \"250ms\"\n{}",
+        policy("")
+    );
+    let running = Start::with(&policy).redis(&server).run().await;
+    storm(&running, 20).await;
+    assert_eq!(shard(&running)["breaker"], "closed");
+    server.pause();
+    storm(&running, 20).await;
+    assert_eq!(shard(&running)["breaker"], "open", "{}", shard(&running));
+    let began = std::time::Instant::now();
+    let seen = storm(&running, 20).await;
+    assert!(began.elapsed() < Duration::from_millis(250), "nobody waited: {:?}", began.elapsed());
+    assert!(seen.iter().all(|(_, mark)| mark.as_deref() == Some("degraded;mode=open")), "{seen:?}");
+    let metrics =
+        running.gateway.stats.metrics(&running.gateway, rlctl::engine::clock::Micros::now());
+    assert!(
+        metrics
+            .contains(&format!("rlctl_breaker_state{{shard=\"127.0.0.1:{}\"}} 2\n", server.port)),
+        "{metrics}"
+    );
+    assert!(shard(&running)["errors"]["breaker"].as_u64() >= Some(20), "{}", shard(&running));
+    server.wake();
+    let back = async {
+        while storm(&running, 1).await[0].1.is_some() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), back).await.expect("it is asked again");
+    assert_eq!(shard(&running)["breaker"], "closed");
+    running.gateway.stats.tick(&running.gateway, rlctl::engine::clock::Micros::now());
+    let events =
+        running.gateway.stats.snapshot(&running.gateway, rlctl::engine::clock::Micros::now());
+    let events = events["events"].to_string();
+    assert!(events.contains("fails too often") && events.contains("is asked again"), "{events}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gateways_that_see_each_other_share_a_local_limit() {
     let server = RedisServer::start();

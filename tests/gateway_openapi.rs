@@ -5,90 +5,16 @@ use std::collections::BTreeSet;
 
 use http_body_util::BodyExt;
 use rlctl::gateway::api::OPENAPI;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::support::api::Served;
 use crate::support::redis::RedisServer;
+use crate::support::schema::{misfit, resolve};
 
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
 fn document() -> Value {
     serde_json::from_str(OPENAPI).expect("it is JSON")
-}
-
-/// What a `$ref` means.
-fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
-    match value["$ref"].as_str() {
-        Some(reference) => {
-            let found = document.pointer(reference.trim_start_matches('#'));
-            resolve(document, found.unwrap_or_else(|| panic!("{reference} leads nowhere")))
-        }
-        None => value,
-    }
-}
-
-/// What in `value` is not as `schema` says, if anything.
-fn misfit(document: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
-    let schema = resolve(document, schema);
-    if let Some(several) = schema["oneOf"].as_array() {
-        let fitting = several.iter().filter(|one| misfit(document, one, value, at).is_none());
-        let fitting = fitting.count();
-        return (fitting != 1).then(|| format!("{at}: fits {fitting} of oneOf: {value}"));
-    }
-    let types: Vec<&str> = match &schema["type"] {
-        Value::String(one) => vec![one],
-        Value::Array(several) => several.iter().filter_map(Value::as_str).collect(),
-        _ => Vec::new(),
-    };
-    let is = |name: &str| match name {
-        "string" => value.is_string(),
-        "integer" => value.is_u64() || value.is_i64(),
-        "number" => value.is_number(),
-        "boolean" => value.is_boolean(),
-        "null" => value.is_null(),
-        "object" => value.is_object(),
-        "array" => value.is_array(),
-        other => panic!("{at}: unknown type {other}"),
-    };
-    if !types.is_empty() && !types.iter().any(|name| is(name)) {
-        return Some(format!("{at}: {value} is not {types:?}"));
-    }
-    if let Some(choices) = schema["enum"].as_array()
-        && !choices.contains(value)
-    {
-        return Some(format!("{at}: {value} is not among {choices:?}"));
-    }
-    if let Some(items) = value.as_array() {
-        let each = items.iter().enumerate();
-        return each
-            .filter(|_| schema.get("items").is_some())
-            .find_map(|(n, item)| misfit(document, &schema["items"], item, &format!("{at}[{n}]")));
-    }
-    value.as_object().and_then(|fields| misfit_fields(document, schema, fields, at))
-}
-
-fn misfit_fields(
-    document: &Value,
-    schema: &Value,
-    fields: &Map<String, Value>,
-    at: &str,
-) -> Option<String> {
-    let required = schema["required"].as_array().into_iter().flatten();
-    if let Some(missing) = required.filter_map(Value::as_str).find(|key| !fields.contains_key(*key))
-    {
-        return Some(format!("{at}: {missing} is missing"));
-    }
-    fields.iter().find_map(|(key, value)| {
-        let at = format!("{at}.{key}");
-        match (schema["properties"].get(key), &schema["additionalProperties"]) {
-            (Some(schema), _) => misfit(document, schema, value, &at),
-            (None, Value::Bool(false)) => Some(format!("{at} is not told of")),
-            (None, Value::Object(_)) => {
-                misfit(document, &schema["additionalProperties"], value, &at)
-            }
-            _ => None,
-        }
-    })
 }
 
 /// A request as the examples of an operation have it.

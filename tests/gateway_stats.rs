@@ -268,8 +268,8 @@ async fn a_reply_after_the_deadline_is_recorded_at_its_true_time() {
     let store = server.store_within(Micros(50_000), Micros(5_000_000)).await;
     let gateway = on(Store::Redis(store), POLICY).await;
     let meter = |gateway: &Arc<Gateway>| {
-        let (_, meter) = gateway.limiter.store.shards().next().unwrap();
-        times(meter, "late")
+        let shards = gateway.limiter.store.shards();
+        times(&shards[0].meter, "late")
     };
     assert!(ask(&gateway, &["apikey:1"]).await.degraded.is_none());
     server.pause();
@@ -278,7 +278,8 @@ async fn a_reply_after_the_deadline_is_recorded_at_its_true_time() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     server.wake();
     until("a late reply", || meter(&gateway).0 == 1).await;
-    let (_, meter) = gateway.limiter.store.shards().next().unwrap();
+    let shards = gateway.limiter.store.shards();
+    let meter = &shards[0].meter;
     let (late, took) = times(meter, "late");
     assert_eq!(late, 1);
     assert!(took.unwrap() >= Micros(250_000), "{took:?}");
@@ -297,7 +298,8 @@ async fn late_replies_are_heard_also_on_a_connection_that_was_given_up() {
     let server = RedisServer::start();
     let store = server.store_within(Micros(50_000), Micros(5_000_000)).await;
     let gateway = on(Store::Redis(store), POLICY).await;
-    let (_, meter) = gateway.limiter.store.shards().next().unwrap();
+    let shards = gateway.limiter.store.shards();
+    let meter = &shards[0].meter;
     server.pause();
     // Three timeouts end the connection; who comes then is refused at once.
     for _ in 0..5 {
@@ -327,7 +329,8 @@ async fn a_store_that_is_lost_and_found_is_told_with_its_time() {
     gateway.stats.tick(&gateway, Micros::now());
     let snapshot = gateway.stats.snapshot(&gateway, Micros::now());
     let shard = &snapshot["store"][0];
-    assert_eq!(shard["breaker"], "open", "{shard}");
+    // Two failures are too few to leave it alone for.
+    assert_eq!(shard["breaker"], "closed", "{shard}");
     assert!(shard["down_since_us"].is_u64() && shard["trouble"].is_string(), "{shard}");
     assert!(snapshot["degraded_since_us"].is_u64());
     assert_eq!(count(&gateway, "keys", Counted::Rejected, Mode::Closed), 1);

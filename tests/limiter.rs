@@ -102,7 +102,7 @@ impl World {
         let identities: Vec<Identity> = identities.iter().map(|text| id(text)).collect();
         let target = Target { path, ..Target::default() };
         let attempt = Attempt { identities: &identities, target, tier: None };
-        let demand = Demand { cost: cost(c), idempotency: None, at: Some(Micros(TODAY)) };
+        let demand = Demand { at: Some(Micros(TODAY)), ..Demand::of(cost(c)) };
         self.limiter.check(&attempt, standings, demand).await.expect("the store answers")
     }
 
@@ -129,6 +129,7 @@ fn decided(verdict: &Verdict) -> &str {
         Reached::Limits { decided, asked } => asked[*decided].limit.rule(),
         Reached::Blocked { .. } => "blocked",
         Reached::Missing { .. } => "missing",
+        Reached::Busy(_) => "busy",
         Reached::Unanswered { .. } => "unanswered",
         Reached::NoLimit => "none",
         Reached::NoPolicy => "no policy",

@@ -218,7 +218,7 @@ async fn a_file_that_is_being_written_is_left_alone() {
 
 async fn ask(limiter: &LiveLimiter, identities: &[Identity]) -> Verdict {
     let attempt = Attempt { identities, target: Target::default(), tier: None };
-    let demand = Demand { cost: cost(1), idempotency: None, at: None };
+    let demand = Demand::of(cost(1));
     let moment = limiter.moment();
     limiter.check(&moment, &attempt, demand).await.expect("the store answers")
 }

@@ -40,9 +40,11 @@ fn collect(folder: &Path, found: &mut Vec<Source>) {
     }
 }
 
-/// The lines of the code proper, with their numbers: no comments, no tests below it.
+/// The lines of the code proper, with their numbers: no comments, no tests below it or in a file of
+/// their own.
 fn code(source: &Source) -> impl Iterator<Item = (usize, &str)> {
-    let lines = source.text.lines().enumerate().take_while(|(_, line)| *line != "#[cfg(test)]");
+    let is_code = |line: &str| line != "#[cfg(test)]" && !source.path.ends_with("/tests.rs");
+    let lines = source.text.lines().enumerate().take_while(move |(_, line)| is_code(line));
     lines.map(|(n, line)| (n + 1, line)).filter(|(_, line)| !line.trim_start().starts_with("//"))
 }
 
@@ -92,14 +94,20 @@ const BANNED: [(&str, &[&str], &str); 10] = [
     ("std::env::var", &["src/cmd/mod.rs"], "read it once, in Context"),
     (
         "tokio::",
-        // The two follow.rs only wait between two looks at a store or a file.
+        // The two follow.rs only wait between two looks at a store or a file, and requests wait for
+        // others to end.
         &[
             "src/cmd/",
+            "src/tui/feed/",
+            "src/tui/run.rs",
             "src/gateway/",
+            "src/load/",
             "src/ops/",
+            "src/scenario/run/",
             "src/engine/store/redis/",
             "src/engine/registry/follow.rs",
             "src/engine/live/follow.rs",
+            "src/engine/concurrency.rs",
         ],
         "the engine is pure; I/O lives at the edges",
     ),
@@ -191,4 +199,37 @@ fn each_algorithm_file_explains_itself() {
             );
         }
     }
+}
+
+/// The packages that this project is built on.
+const BUILT_ON: [&str; 10] = [
+    "clap",
+    "ratatui",
+    "crossterm",
+    "tokio",
+    "redis",
+    "reqwest",
+    "hdrhistogram",
+    "serde_json",
+    "indicatif",
+    "comfy-table",
+];
+
+#[test]
+fn what_the_project_is_built_on_is_used() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
+    let dependencies = manifest.split("\n[").find(|part| part.starts_with("dependencies]"));
+    let dependencies = dependencies.expect("[dependencies]");
+    let sources = sources("src");
+    let mut wrong = Vec::new();
+    for package in BUILT_ON {
+        if !dependencies.lines().any(|line| line.starts_with(&format!("{package} ="))) {
+            wrong.push(format!("{package} is no direct dependency"));
+        }
+        let used = format!("{}::", package.replace('-', "_"));
+        if !sources.iter().any(|source| code(source).any(|(_, line)| line.contains(&used))) {
+            wrong.push(format!("{package} is not used"));
+        }
+    }
+    complain(&wrong);
 }

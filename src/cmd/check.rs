@@ -6,9 +6,7 @@ use serde::Serialize;
 
 use super::limit_args::LimitArgs;
 use super::target_args::TargetArgs;
-use super::{
-    Context, Exit, Failure, OPERATOR_DEADLINE, Output, check_gateway, policy, print, print_json,
-};
+use super::{Context, Exit, Failure, OPERATOR_DEADLINE, check_gateway, policy};
 use crate::engine::clock::Micros;
 use crate::engine::failure::OnFailure;
 use crate::engine::identity::Identity;
@@ -18,7 +16,7 @@ use crate::engine::plan::{Attempt, Entry, Plan, plan};
 use crate::engine::store::{
     Check, DEFAULT_IDEMPOTENCY_TTL, Idempotency, MemoryStore, RuleLimit, Store, StoreError,
 };
-use crate::output::{SCHEMA, Untrusted, about, explain};
+use crate::output::{SCHEMA, Tone, Untrusted, about, explain};
 
 /// The name under which limits given on the command line keep their buckets.
 const RULE: &str = "cli";
@@ -49,9 +47,6 @@ pub(super) struct Args {
     /// The same key again within 5 minutes gets the first allowed answer, uncharged
     #[arg(long, value_name = "K")]
     pub(super) idempotency_key: Option<String>,
-    /// Say which rule and limit decided, and the arithmetic
-    #[arg(short, long)]
-    verbose: bool,
 }
 
 #[derive(Serialize)]
@@ -84,7 +79,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
         Some(key) => Some(Idempotency::new(key, DEFAULT_IDEMPOTENCY_TTL).map_err(Failure::usage)?),
         None => None,
     };
-    let demand = Demand { cost: args.cost, idempotency, at: None };
+    let demand = Demand { idempotency, ..Demand::of(args.cost) };
     let (verdict, exempt) = if args.limits.are_given() {
         by_limits(&args, demand, context).await.map(|verdict| (verdict, None))
     } else if context.rules.is_some() {
@@ -92,12 +87,8 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     } else {
         Err(Failure::usage("give --limit, e.g. --limit 10/1m, --rules FILE, or --gateway URL"))
     }?;
-    match context.output {
-        Output::Json => print_json(&report(&args, &verdict))?,
-        Output::Table => {
-            print(&in_words(&args, &verdict, exempt.as_ref()))?;
-        }
-    }
+    let words = || in_words(&args, &verdict, exempt.as_ref(), context);
+    context.print_one(&report(&args, &verdict), words)?;
     Ok(if verdict.allowed { Exit::Fine } else { Exit::AnswerIsNo })
 }
 
@@ -111,7 +102,7 @@ async fn by_limits(args: &Args, demand: Demand<'_>, context: &Context) -> Result
     let limits = args.limits.limits(context)?;
     let named = |(limit, index)| Arc::new(RuleLimit::new(RULE, index, limit));
     let limits: Vec<Arc<RuleLimit>> = limits.into_iter().zip(0u8..).map(named).collect();
-    let Demand { cost, idempotency, at } = demand;
+    let Demand { cost, idempotency, at, .. } = demand;
     let check = Check { identity: &args.identity, limits: &limits, cost, idempotency, at };
     let answer = open_store(args, context).await?.check(&check).await.map_err(store_failure)?;
     let (decided, _) = answer.deciding().expect("there is at least one limit");
@@ -209,16 +200,21 @@ fn report<'a>(args: &'a Args, verdict: &'a Verdict) -> Report<'a> {
     }
 }
 
-fn in_words(args: &Args, verdict: &Verdict, exempt: Option<&Entry>) -> String {
-    let outcome = if verdict.allowed { "allowed" } else { "denied" };
-    let mut lines = vec![format!("{outcome}  {}", Untrusted(args.identity.as_str()))];
+/// The first line of an answer.
+pub(super) fn headline(args: &Args, allowed: bool, context: &Context) -> String {
+    let (tone, outcome) = if allowed { (Tone::Good, "allowed") } else { (Tone::Bad, "denied") };
+    format!("{}  {}", context.paint(tone, outcome), Untrusted(args.identity.as_str()))
+}
+
+fn in_words(args: &Args, verdict: &Verdict, exempt: Option<&Entry>, context: &Context) -> String {
+    let mut lines = vec![headline(args, verdict.allowed, context)];
     if let Some(entry) = exempt {
         lines.push(format!("  exempt {}: {}", lasts(entry), Untrusted(&entry.reason)));
     }
     match &verdict.reached {
         Reached::Limits { decided, asked } => {
             lines.extend(limit_lines(args, &asked[*decided], verdict.delay()));
-            if args.verbose {
+            if context.verbose {
                 lines.extend(verbose_lines(args, asked, *decided));
             }
         }
@@ -228,6 +224,9 @@ fn in_words(args: &Args, verdict: &Verdict, exempt: Option<&Entry>) -> String {
         Reached::Missing { rule } => {
             lines
                 .push(format!("  rule {rule} asks for an identity that the request does not have"));
+        }
+        Reached::Busy(busy) => {
+            lines.push(format!("  rule {} has too much of it under way", busy.rule));
         }
         Reached::Unanswered { limit, .. } => {
             lines.push(format!("  the store did not answer for rule {}", limit.rule()));

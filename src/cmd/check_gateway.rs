@@ -4,11 +4,11 @@ use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::check::{Args, Report};
-use super::{Context, Exit, Failure, Output, print, print_json};
+use super::check::{Args, Report, headline};
+use super::{Context, Exit, Failure};
 use crate::engine::clock::Micros;
 use crate::engine::limiter::Shadow;
-use crate::output::{SCHEMA, Untrusted, about};
+use crate::output::{SCHEMA, Tone, Untrusted, about};
 
 /// What a gateway answers; a charge can be given back through its API only.
 #[derive(Debug, Deserialize)]
@@ -48,10 +48,7 @@ pub(super) async fn run(args: &Args, context: &Context) -> Result<Exit, Failure>
         let what = format!("{at} answers no decision ({error}); is it the --admin address?");
         Failure::new(Exit::Unreachable, what)
     })?;
-    match context.output {
-        Output::Json => print_json(&report(args, &told))?,
-        Output::Table => print(&in_words(args, &told))?,
-    }
+    context.print_one(&report(args, &told), || in_words(args, &told, context))?;
     Ok(if told.allowed { Exit::Fine } else { Exit::AnswerIsNo })
 }
 
@@ -75,9 +72,8 @@ fn report<'a>(args: &'a Args, told: &'a Told) -> Report<'a> {
     }
 }
 
-fn in_words(args: &Args, told: &Told) -> String {
-    let outcome = if told.allowed { "allowed" } else { "denied" };
-    let mut lines = vec![format!("{outcome}  {}", Untrusted(args.identity.as_str()))];
+fn in_words(args: &Args, told: &Told, context: &Context) -> String {
+    let mut lines = vec![headline(args, told.allowed, context)];
     match (&told.rule, &told.algorithm, told.remaining, told.capacity) {
         (Some(rule), Some(algorithm), Some(left), Some(most)) => lines.push(format!(
             "  rule {}, {}: {left} of {most} left",
@@ -101,8 +97,8 @@ fn in_words(args: &Args, told: &Told) -> String {
         lines.push(format!("  whole again in {}", about(Micros(whole))));
     }
     if let Some(mode) = &told.degraded {
-        let mode = Untrusted(mode);
-        lines.push(format!("  DEGRADED ({mode}): the gateway's store does not answer"));
+        let degraded = context.paint(Tone::Bad, &format!("DEGRADED ({})", Untrusted(mode)));
+        lines.push(format!("  {degraded}: the gateway's store does not answer"));
     }
     for shadow in &told.shadow {
         let would = if shadow.allowed { "would let it pass" } else { "would refuse it" };

@@ -4,14 +4,14 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use super::{Context, Exit, Failure, Output, print, print_json};
+use super::printing::WatchArgs;
+use super::{Context, Exit, Failure, print};
 use crate::engine::clock::Micros;
 use crate::engine::units;
 use crate::ops::local_redis::{Kind, LocalRedis, LocalRedisError, NodeStatus, Plan, Role};
-use crate::output::{SCHEMA, about};
+use crate::output::{Column, List, Row, SCHEMA, about};
 
 const DEFAULT_BASE_PORT: u16 = 7000;
 
@@ -26,6 +26,7 @@ Examples:
   rlctl cluster up cluster                     three masters, three replicas, ports 7000 to 7005
   rlctl cluster up sentinel --base-port 6400   one master, two replicas, three sentinels
   rlctl cluster status -o json
+  rlctl cluster status --watch                 while something else breaks them
   rlctl cluster kill-master                    and watch who takes over
   rlctl cluster add-node && rlctl cluster reshard
   rlctl cluster down")]
@@ -40,6 +41,11 @@ pub(super) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
     /// Start servers; where some have ended, start those again
+    #[command(after_help = "\
+Examples:
+  rlctl cluster up single
+  rlctl cluster up sentinel --base-port 6400
+  rlctl cluster up cluster --masters 3 --replicas 1 --dir /tmp/redis")]
     Up {
         what: What,
         /// How many masters a cluster has [default: 3]
@@ -56,26 +62,51 @@ enum Verb {
         node_timeout: Micros,
     },
     /// End all servers and remove their folders
+    #[command(after_help = "\
+Examples:
+  rlctl cluster down
+  rlctl cluster down --dir /tmp/redis")]
     Down,
     /// Show the servers: who runs, who is master, who has which slots
-    Status,
+    #[command(after_help = "\
+Examples:
+  rlctl cluster status
+  rlctl cluster status --watch=1s
+  rlctl cluster status -o json")]
+    Status(WatchArgs),
     /// Kill a master, as a power failure would
+    #[command(after_help = "\
+Examples:
+  rlctl cluster kill-master                   the first one
+  rlctl cluster kill-master 7001")]
     KillMaster {
         /// Its port [default: the first master that runs]
         port: Option<u16>,
     },
     /// Let a replica take over from a master that works
+    #[command(after_help = "\
+Examples:
+  rlctl cluster failover
+  rlctl cluster failover 7001")]
     Failover {
         /// The master's port [default: the first master that runs]
         port: Option<u16>,
     },
     /// Take one more server into the cluster: a master without slots, or a replica
+    #[command(after_help = "\
+Examples:
+  rlctl cluster add-node
+  rlctl cluster add-node --replica-of 7000")]
     AddNode {
         /// Port of the master that it follows
         #[arg(long, value_name = "PORT")]
         replica_of: Option<u16>,
     },
     /// Move slots: as many as it takes for all masters to have the same number, or some
+    #[command(after_help = "\
+Examples:
+  rlctl cluster reshard                       the same for all masters
+  rlctl cluster reshard --slots 100 --from 7000 --to 7001")]
     Reshard {
         /// How many, from one master to another
         #[arg(long, value_name = "N", requires = "from", requires = "to")]
@@ -86,6 +117,9 @@ enum Verb {
         to: Option<u16>,
     },
     /// Take a server out of the cluster; its slots go to the other masters first
+    #[command(after_help = "\
+Examples:
+  rlctl cluster remove-node 7006")]
     RemoveNode { port: u16 },
 }
 
@@ -147,9 +181,15 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
                 }
             };
             tell(&format!("up after {}", about(Micros::now().saturating_sub(began))));
-            return show(&up, context).await;
+            print(&status(&up, false, context).await?)?;
+            return Ok(Exit::Fine);
         }
-        Verb::Status => return show(&LocalRedis::open(&dir)?, context).await,
+        Verb::Status(watch) => {
+            let frame = async |goes_on| {
+                Ok((status(&LocalRedis::open(&dir)?, goes_on, context).await?, Exit::Fine))
+            };
+            return watch.show(context, frame).await;
+        }
         Verb::Down => {
             LocalRedis::open(&dir)?.down().await?;
             done.done = "down";
@@ -184,10 +224,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
         }
     }
     done.took_us = Micros::now().saturating_sub(began).0;
-    match context.output {
-        Output::Json => print_json(&done)?,
-        Output::Table => print(&format!("{}\n", done.in_words()))?,
-    }
+    context.print_one(&done, || done.in_words() + "\n")?;
     Ok(Exit::Fine)
 }
 
@@ -220,60 +257,62 @@ fn plan(
     }
 }
 
-async fn show(local: &LocalRedis, context: &Context) -> Result<Exit, Failure> {
-    let status = local.status().await;
-    if context.output == Output::Json {
-        #[derive(Serialize)]
-        struct Report<'a, T> {
-            schema: &'static str,
-            #[serde(flatten)]
-            status: &'a T,
-        }
-        print_json(&Report { schema: SCHEMA, status: &status })?;
-        return Ok(Exit::Fine);
+/// What the servers do now, as it is printed.
+async fn status(local: &LocalRedis, goes_on: bool, context: &Context) -> Result<String, Failure> {
+    /// What is known of the servers as a whole.
+    #[derive(Serialize)]
+    struct Head<'a> {
+        kind: Kind,
+        url: &'a str,
+        dir: &'a str,
     }
-    let table = table(&status.items, local.kind());
-    print(&format!("{}\n\n--redis '{}'\n", table.trim_fmt(), status.url))?;
-    Ok(Exit::Fine)
+    let status = local.status().await;
+    let head = Head { kind: status.kind, url: &status.url, dir: &status.dir };
+    let below = format!("\n--redis '{}'\n", status.url);
+    Ok(List::new(&status.items).head(&head).below(below).render(context.look, goes_on)?)
 }
 
-fn table(items: &[NodeStatus], kind: Kind) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    let slots = (kind == Kind::Cluster).then_some("SLOTS");
-    table
-        .set_header(["PORT", "ROLE", "OF", "IS", "KEYS", "MEMORY", "PID"].into_iter().chain(slots));
-    for item in items {
-        let ranges = || {
-            let range = |(first, last): &(u16, u16)| match first == last {
-                true => first.to_string(),
-                false => format!("{first}–{last}"),
-            };
-            // A reshard may leave many; the count says enough then.
-            match item.slot_ranges.len() {
-                0..=3 => item.slot_ranges.iter().map(range).collect::<Vec<_>>().join(" "),
-                many => format!("{} in {many} ranges", item.slots.unwrap_or_default()),
-            }
-        };
-        let none = || "-".to_string();
-        let mut row = vec![
-            item.port.to_string(),
-            role(item.role).into(),
-            item.replica_of.map_or_else(none, |port| port.to_string()),
-            item.life.into(),
-            item.keys.map_or_else(none, |keys| keys.to_string()),
-            item.memory_bytes.map_or_else(none, mebibytes),
-            item.pid.to_string(),
-        ];
-        row.extend(slots.map(|_| ranges()));
-        table.add_row(row);
+impl Row for NodeStatus {
+    fn columns() -> Vec<Column<NodeStatus>> {
+        let of = |item: &NodeStatus| item.replica_of.map_or("-".into(), |port| port.to_string());
+        let keys = |item: &NodeStatus| item.keys.map_or("-".into(), |keys| keys.to_string());
+        let memory = |item: &NodeStatus| item.memory_bytes.map_or("-".into(), mebibytes);
+        vec![
+            Column::number("PORT", |item: &NodeStatus| item.port.to_string()),
+            Column::new("ROLE", |item| role(item.role).into()),
+            Column::number("OF", of),
+            Column::new("IS", |item| item.life.into()),
+            Column::number("KEYS", keys),
+            Column::number("MEMORY", memory),
+            Column::number("PID", |item| item.pid.to_string()),
+            Column::new("SLOTS", ranges),
+        ]
     }
-    for column in [0, 2, 4, 5, 6] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+
+    const FIELDS: &'static [&'static str] = &[
+        "port",
+        "pid",
+        "role",
+        "life",
+        "replica_of",
+        "slots",
+        "slot_ranges",
+        "keys",
+        "memory_bytes",
+    ];
+}
+
+/// The slots of a server. A reshard may leave many ranges; the count says enough then.
+fn ranges(item: &NodeStatus) -> String {
+    let range = |(first, last): &(u16, u16)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}–{last}"),
+    };
+    match item.slot_ranges.len() {
+        0 => "-".into(),
+        1..=3 => item.slot_ranges.iter().map(range).collect::<Vec<_>>().join(" "),
+        many => format!("{} in {many} ranges", item.slots.unwrap_or_default()),
     }
-    table
 }
 
 fn role(role: Role) -> &'static str {

@@ -1,16 +1,14 @@
 //! `rlctl context`: named sets of settings.
 
 use std::fs;
-use std::io::{self, Write};
 
-use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::settings::{ContextSettings, Gateways};
-use super::{Context, Exit, Failure, Output, print_json};
+use super::{Context, Exit, Failure, print};
 use crate::engine::config::without_passwords;
 use crate::engine::store::redis::without_secrets;
-use crate::output::{SCHEMA, Untrusted};
+use crate::output::{Column, List, Row, Untrusted};
 
 /// List, choose and show named sets of settings
 ///
@@ -40,17 +38,22 @@ pub(super) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
     /// All contexts, the one in use marked
+    #[command(after_help = "\
+Examples:
+  rlctl context list
+  rlctl context list -o json")]
     List,
     /// Choose the context that is used from now on
+    #[command(after_help = "\
+Examples:
+  rlctl context use staging")]
     Use { name: String },
     /// One context; without a name, the settings in force
+    #[command(after_help = "\
+Examples:
+  rlctl context show                            the settings in force
+  rlctl context show prod -o json")]
     Show { name: Option<String> },
-}
-
-#[derive(Serialize)]
-struct Report {
-    schema: &'static str,
-    items: Vec<Item>,
 }
 
 #[derive(Serialize)]
@@ -72,9 +75,9 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
         Verb::Use { name } => choose(&name, context),
         Verb::Show { name: Some(name) } => {
             let settings = context.settings.context(&name)?;
-            print(context, vec![item(&name, settings, context, None)])
+            show(&[item(&name, settings, context, None)], "", context)
         }
-        Verb::Show { name: None } => print(context, vec![in_force(context)]),
+        Verb::Show { name: None } => show(&[in_force(context)], "", context),
     }
 }
 
@@ -86,14 +89,16 @@ fn list(context: &Context) -> Result<Exit, Failure> {
             item(name, settings, context, Some(path.display().to_string()))
         })
         .collect();
-    if items.is_empty() {
-        let place = context.settings.user_path.as_ref().map(|p| p.display().to_string());
-        let place = place.unwrap_or_else(|| ".rlctl.toml".into());
-        context.note(format!(
-            "no contexts are defined; rlctl context --help shows what to write into {place}"
-        ));
-    }
-    print(context, items)
+    let place = context.settings.user_path.as_ref().map(|p| p.display().to_string());
+    let place = place.unwrap_or_else(|| ".rlctl.toml".into());
+    let none =
+        format!("no contexts are defined; rlctl context --help shows what to write into {place}");
+    show(&items, &none, context)
+}
+
+fn show(items: &[Item], none: &str, context: &Context) -> Result<Exit, Failure> {
+    context.print_list(&List::new(items), none)?;
+    Ok(Exit::Fine)
 }
 
 fn item(name: &str, settings: &ContextSettings, context: &Context, file: Option<String>) -> Item {
@@ -130,38 +135,46 @@ fn shown_gateways(urls: Vec<String>) -> Vec<String> {
     urls.iter().map(|url| without_passwords(url).into_owned()).collect()
 }
 
-fn print(context: &Context, items: Vec<Item>) -> Result<Exit, Failure> {
-    if context.output == Output::Json {
-        print_json(&Report { schema: SCHEMA, items })?;
-        return Ok(Exit::Fine);
+impl Row for Item {
+    fn columns() -> Vec<Column<Item>> {
+        fn or_none(text: &Option<String>) -> String {
+            text.clone().unwrap_or_else(|| "-".into())
+        }
+        let gateways =
+            |item: &Item| or_none(&(!item.gateways.is_empty()).then(|| item.gateways.join(" ")));
+        let flags = |item: &Item| {
+            let flags = [("protected", item.protected), ("readonly", item.readonly)];
+            let set = flags.into_iter().filter_map(|(name, on)| on.then_some(name));
+            set.collect::<Vec<_>>().join(" ")
+        };
+        vec![
+            Column::new("", |item: &Item| if item.in_use { "*" } else { " " }.into()),
+            Column::new("NAME", |item| item.name.clone()),
+            Column::new("REDIS", |item| or_none(&item.redis)),
+            Column::new("GATEWAY", gateways),
+            Column::new("RULES", |item| or_none(&item.rules)),
+            Column::new("PREFIX", |item| or_none(&item.prefix)),
+            Column::new("FLAGS", flags),
+            Column::wide("FILE", |item| or_none(&item.file)),
+        ]
     }
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_header(["", "NAME", "REDIS", "GATEWAY", "RULES", "PREFIX", "FLAGS"]);
-    let shown =
-        |text: &Option<String>| text.as_deref().map_or("-".into(), |t| Untrusted(t).to_string());
-    for item in &items {
-        let flags: Vec<&str> = [("protected", item.protected), ("readonly", item.readonly)]
-            .into_iter()
-            .filter_map(|(name, on)| on.then_some(name))
-            .collect();
-        table.add_row([
-            if item.in_use { "*".into() } else { String::new() },
-            Untrusted(&item.name).to_string(),
-            shown(&item.redis),
-            shown(&(!item.gateways.is_empty()).then(|| item.gateways.join(" "))),
-            shown(&item.rules),
-            shown(&item.prefix),
-            flags.join(" "),
-        ]);
-    }
-    writeln!(io::stdout().lock(), "{}", table.trim_fmt())?;
-    Ok(Exit::Fine)
+
+    const FIELDS: &'static [&'static str] = &[
+        "name",
+        "in_use",
+        "redis",
+        "gateways",
+        "rules",
+        "prefix",
+        "protected",
+        "readonly",
+        "file",
+    ];
 }
 
 /// Writes the choice into the user's file and leaves everything else in it as it was.
 fn choose(name: &str, context: &Context) -> Result<Exit, Failure> {
+    context.refuse_output("context use prints no data")?;
     context.settings.context(name)?;
     let path = context.settings.user_path.as_deref().ok_or_else(|| {
         Failure::new(
@@ -189,7 +202,7 @@ fn choose(name: &str, context: &Context) -> Result<Exit, Failure> {
     let beside = path.with_extension("toml.new");
     fs::write(&beside, document.to_string()).map_err(|e| failed(e.to_string()))?;
     fs::rename(&beside, path).map_err(|e| failed(e.to_string()))?;
-    writeln!(io::stdout().lock(), "using {}", Untrusted(name))?;
+    print(&format!("using {}\n", Untrusted(name)))?;
     if context.settings.project.as_ref().is_some_and(|file| file.uses.is_some()) {
         context.note("the project's .rlctl.toml says otherwise and wins in this folder");
     }

@@ -1,18 +1,17 @@
 //! `rlctl demo`: the six algorithms deciding on the same burst, then a gateway at work. No Redis, no
 //! set-up, no waiting.
 
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::demo_gateway::{self, Seen};
-use super::{Context, Exit, Failure, Output, print_json};
+use super::{Context, Exit, Failure, print};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Cost, Limit};
 use crate::engine::store::{Check, MemoryStore, RuleLimit};
-use crate::output::{SCHEMA, about};
+use crate::output::{Column, List, Row, about};
 
 const LIMIT: &str = "10/1s";
 /// Requests, and when: two bursts around the turn of a second, and a few a little later.
@@ -39,13 +38,11 @@ struct Lane {
 }
 
 #[derive(Serialize)]
-struct Report {
-    schema: &'static str,
+struct Head<'a> {
     limit: &'static str,
     requests: usize,
-    items: Vec<Item>,
     /// Twelve requests at a bucket of ten.
-    gateway: Vec<Seen>,
+    gateway: &'a [Seen],
 }
 
 #[derive(Serialize)]
@@ -64,20 +61,24 @@ pub(super) async fn run(_args: Args, context: &Context) -> Result<Exit, Failure>
     }
     let lanes: Vec<Lane> = Algorithm::ALL.into_iter().map(decide_all).collect();
     let seen = demo_gateway::ask().await?;
-    match context.output {
-        Output::Json => print_json(&Report {
-            schema: SCHEMA,
-            limit: LIMIT,
-            requests: arrivals().count(),
-            items: lanes.iter().map(item).collect(),
-            gateway: seen,
-        })?,
-        Output::Table => {
-            let text = picture(&lanes) + &demo_gateway::picture(&seen);
-            write!(io::stdout().lock(), "{text}")?;
-        }
+    if context.look.format.is_for_people() {
+        print(&(picture(&lanes) + &demo_gateway::picture(&seen)))?;
+        return Ok(Exit::Fine);
     }
+    let items: Vec<Item> = lanes.iter().map(item).collect();
+    let head = Head { limit: LIMIT, requests: arrivals().count(), gateway: &seen };
+    context.print_list(&List::new(&items).head(&head), "")?;
     Ok(Exit::Fine)
+}
+
+impl Row for Item {
+    /// People get a picture instead.
+    fn columns() -> Vec<Column<Item>> {
+        Vec::new()
+    }
+
+    const FIELDS: &'static [&'static str] =
+        &["algorithm", "allowed", "denied", "worst_second", "longest_hold_us", "decisions"];
 }
 
 fn arrivals() -> impl Iterator<Item = Micros> {

@@ -1,26 +1,17 @@
 //! `rlctl block --list` and `rlctl exempt --list`: who is blocked or exempt now, by whom and why.
 
-use std::io::{self, Write};
-
-use comfy_table::{Table, presets};
 use serde::Serialize;
 
-use super::{Context, Exit, Failure, Output, print_json, rules_file};
+use super::{Context, Exit, Failure, rules_file};
 use crate::engine::clock::Micros;
 use crate::engine::policy::{self, Policy};
 use crate::engine::registry::{Listed, Registry, Terms};
-use crate::output::{SCHEMA, Untrusted, moment};
+use crate::output::{Column, List as Printed, Row, moment};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum List {
     Blocks,
     Exemptions,
-}
-
-#[derive(Serialize)]
-struct Report {
-    schema: &'static str,
-    items: Vec<Item>,
 }
 
 #[derive(Serialize)]
@@ -54,14 +45,11 @@ pub(super) async fn list(list: List, context: &Context) -> Result<Exit, Failure>
         items.extend(written(list, &policy, Micros::now()));
     }
     items.sort_by(|a, b| (&a.who, &a.place).cmp(&(&b.who, &b.place)));
-    match context.output {
-        Output::Json => print_json(&Report { schema: SCHEMA, items })?,
-        Output::Table if items.is_empty() => context.note(match list {
-            List::Blocks => "nobody is blocked",
-            List::Exemptions => "nobody is exempt",
-        }),
-        Output::Table => writeln!(io::stdout().lock(), "{}", table(&items).trim_fmt())?,
-    }
+    let nobody = match list {
+        List::Blocks => "nobody is blocked",
+        List::Exemptions => "nobody is exempt",
+    };
+    context.print_list(&Printed::new(&items), nobody)?;
     Ok(Exit::Fine)
 }
 
@@ -137,18 +125,22 @@ impl Item {
     }
 }
 
-fn table(items: &[Item]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(["WHO", "UNTIL", "BY", "REASON"]);
-    for item in items {
-        let by = match (&item.by, &item.place) {
-            (Some(by), _) => by.clone(),
-            (None, Some(place)) => place.clone(),
-            (None, None) => String::new(),
-        };
-        let until = item.until_us.map_or("for ever".into(), |until| moment(Micros(until)));
-        let cells = [item.who.clone(), until, by, item.reason.clone()];
-        table.add_row(cells.map(|cell| Untrusted(&cell).to_string()));
+impl Row for Item {
+    fn columns() -> Vec<Column<Item>> {
+        let until = |item: &Item| item.until_us.map_or("for ever".into(), |at| moment(Micros(at)));
+        let by = |item: &Item| item.by.clone().or(item.place.clone()).unwrap_or_default();
+        let at = |item: &Item| item.at_us.map_or("-".into(), |at| moment(Micros(at)));
+        let scope = |item: &Item| if item.whole_request { "request" } else { "dimension" }.into();
+        vec![
+            Column::new("WHO", |item: &Item| item.who.clone()),
+            Column::new("UNTIL", until),
+            Column::new("BY", by),
+            Column::wide("SINCE", at),
+            Column::wide("OF", scope),
+            Column::new("REASON", |item| item.reason.clone()),
+        ]
     }
-    table
+
+    const FIELDS: &'static [&'static str] =
+        &["who", "until_us", "reason", "by", "at_us", "place", "whole_request"];
 }

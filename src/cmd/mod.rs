@@ -1,34 +1,64 @@
 //! The command line: one file per command, each with its arguments, what it does and what it
 //! prints. This file has what they share, and is the one place that prints errors.
 
+mod bench;
+mod bench_diff;
+mod bench_files;
+mod bench_live;
+mod bench_plan;
+mod bench_print;
+mod bench_target;
 mod block;
 mod check;
 mod check_gateway;
 mod cluster;
+mod completions;
 mod context;
 mod demo;
 mod demo_gateway;
+mod doctor;
 mod events;
 mod exempt;
+mod failure;
+mod inspect;
+mod inspect_gateway;
+mod inspect_report;
+mod keys;
 mod limit_args;
 mod listing;
+mod man;
+mod operate_args;
 mod overrides;
 mod password;
 mod policy;
+mod printing;
 mod registry_args;
+mod report;
+mod reset;
 mod rules;
 mod rules_attributes;
 mod rules_diff;
+mod rules_diff_log;
 mod rules_effective;
 mod rules_file;
 mod rules_store;
+mod scenario;
+mod scenario_run;
 mod schema;
 mod serve;
 mod settings;
 mod simulate;
+mod simulate_policy;
+mod simulate_print;
+mod simulate_run;
+mod simulate_trace;
+mod status;
 mod target_args;
 mod tier;
+mod top;
+mod tui;
 mod unblock;
+mod undo;
 mod unexempt;
 
 use std::ffi::OsString;
@@ -39,16 +69,18 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use self::failure::{Exit, Failure};
 use self::password::Password;
+use self::printing::print;
 use self::settings::{ContextSettings, Gateways, Settings};
 use crate::engine::clock::Micros;
-use crate::engine::config::without_passwords;
-use crate::engine::registry::{Registry, RegistryError};
+use crate::engine::registry::Registry;
+use crate::engine::store::RedisStore;
 use crate::engine::store::keys::Prefix;
-use crate::engine::store::redis::{RedisAddress, RedisOptions, RedisRegistry};
-use crate::engine::store::{RedisStore, StoreError};
-use crate::ops::admin::{Admin, AdminError};
-use crate::output::Untrusted;
+use crate::engine::store::redis::{RedisAddress, RedisOptions, RedisRegistry, without_secrets};
+use crate::ops::admin::Admin;
+use crate::output::format::{Colour, ColourWishes};
+use crate::output::{Format, Look, about};
 
 /// An operator waits longer than a request does.
 const OPERATOR_DEADLINE: Micros = Micros(2 * Micros::SECOND.0);
@@ -67,6 +99,7 @@ struct Cli {
 
 const AFTER_HELP: &str = "\
 Examples:
+  rlctl tui --demo                                   an incident, on a dashboard
   rlctl demo                                         six algorithms meet the same burst
   rlctl check user:123 --limit 10/1m                 a decision, remembered by nobody
   rlctl check user:123 --limit 10/1m --redis redis://127.0.0.1:6379
@@ -81,7 +114,7 @@ Redis, gateway or target, 6 refused, 7 nothing matched, 8 the answer is no, 130 
 #[derive(Debug, clap::Args)]
 struct Global {
     /// Redis to work on: redis://[user:pass@]host:port/db, rediss://…, redis+unix:///path,
-    /// redis-sentinel://h1:26379,h2:26379/db?master=NAME
+    /// redis-sentinel://h1:26379,h2:26379/db?master=NAME, redis-cluster://h1:7000,h2:7001
     /// [env: RLCTL_REDIS]
     #[arg(long, global = true, value_name = "URL")]
     redis: Option<String>,
@@ -102,18 +135,30 @@ struct Global {
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Form of the output
-    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
+    output: Format,
+    /// When there are colours [env: NO_COLOR, CLICOLOR_FORCE]
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Colour::Auto)]
+    color: Colour,
     /// No notes and no progress on stderr
     #[arg(short, long, global = true)]
     quiet: bool,
+    /// Say on stderr what is asked of whom, and how long it took; check also says which limit
+    /// decided, and the arithmetic
+    #[arg(short, long, global = true)]
+    verbose: bool,
+    /// Form of what is told on stderr, and of the log of serve
+    #[arg(long, global = true, value_enum, value_name = "FORM", default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// For people
-    Table,
-    /// One object, with "schema": "rlctl/v1"
+/// Form of what is told on stderr, and of a gateway's log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// Short lines for eyes
+    #[default]
+    Text,
+    /// One JSON object a line
     Json,
 }
 
@@ -121,22 +166,29 @@ enum Output {
 macro_rules! commands {
     ($($name:ident => $file:ident),+ $(,)?) => {
         #[derive(Debug, Subcommand)]
-        enum Command { $($name($file::Args)),+ }
+        enum Command { $($name(Box<$file::Args>)),+ }
 
         impl Command {
             async fn run(self, context: &Context) -> Result<Exit, Failure> {
-                match self { $(Command::$name(args) => $file::run(args, context).await),+ }
+                match self { $(Command::$name(args) => $file::run(*args, context).await),+ }
             }
         }
     };
 }
 
 commands! {
+    Inspect => inspect,
+    Reset => reset,
+    Undo => undo,
+    Keys => keys,
+    Doctor => doctor,
+    Bench => bench,
     Check => check,
     Cluster => cluster,
     Context => context,
     Demo => demo,
     Rules => rules,
+    Scenario => scenario,
     Schema => schema,
     Serve => serve,
     Simulate => simulate,
@@ -146,95 +198,13 @@ commands! {
     Unblock => unblock,
     Exempt => exempt,
     Unexempt => unexempt,
+    Status => status,
+    Top => top,
     Events => events,
-}
-
-/// How the process ends; the numbers are part of the interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Exit {
-    Fine = 0,
-    Failed = 1,
-    Usage = 2,
-    BadFile = 3,
-    NotAsExpected = 4,
-    Unreachable = 5,
-    Refused = 6,
-    NothingMatched = 7,
-    AnswerIsNo = 8,
-    Interrupted = 130,
-}
-
-/// Why a command could not do what was asked, and what to type next.
-#[derive(Debug)]
-struct Failure {
-    exit: Exit,
-    what: String,
-}
-
-impl Failure {
-    fn new(exit: Exit, what: impl ToString) -> Failure {
-        Failure { exit, what: what.to_string() }
-    }
-
-    fn usage(what: impl ToString) -> Failure {
-        Failure::new(Exit::Usage, what)
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Failure {
-        let exit = match error {
-            StoreError::Unreachable { .. }
-            | StoreError::Timeout { .. }
-            | StoreError::Lost { .. }
-            | StoreError::Refused { .. }
-            | StoreError::Overloaded { .. } => Exit::Unreachable,
-            StoreError::OtherCost => Exit::Usage,
-        };
-        Failure::new(exit, error)
-    }
-}
-
-impl From<RegistryError> for Failure {
-    fn from(error: RegistryError) -> Failure {
-        let exit = match error {
-            RegistryError::Store(error) => return error.into(),
-            RegistryError::NoReason
-            | RegistryError::TooLong { .. }
-            | RegistryError::Control(..)
-            | RegistryError::Name { .. }
-            | RegistryError::NoLimit
-            | RegistryError::TooMany { .. } => Exit::Usage,
-            RegistryError::Conflict { .. } => Exit::NotAsExpected,
-            RegistryError::NoVersion(_) => Exit::NothingMatched,
-            RegistryError::Contended(_)
-            | RegistryError::Unrecorded(_)
-            | RegistryError::Unreadable { .. } => Exit::Failed,
-        };
-        Failure::new(exit, error)
-    }
-}
-
-impl From<AdminError> for Failure {
-    fn from(error: AdminError) -> Failure {
-        let exit = match error {
-            AdminError::Address(_) | AdminError::Token => Exit::Usage,
-            // What it cannot do with what was typed.
-            AdminError::Refused { status: 400 | 422, .. } => Exit::Usage,
-            AdminError::Refused { status: 403, .. } => Exit::Refused,
-            _ => Exit::Unreachable,
-        };
-        Failure::new(exit, error)
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        // A reader that has seen enough is not a failure of ours: `rlctl … | head` ends quietly.
-        let quiet = error.kind() == io::ErrorKind::BrokenPipe;
-        let what = if quiet { String::new() } else { format!("cannot write: {error}") };
-        Failure::new(if quiet { Exit::Fine } else { Exit::Failed }, what)
-    }
+    Tui => tui,
+    Report => report,
+    Completions => completions,
+    Man => man,
 }
 
 /// What a command knows of the world: read once, here, and nowhere else.
@@ -256,8 +226,11 @@ struct Context {
     token_file: Option<PathBuf>,
     protected: bool,
     readonly: bool,
-    output: Output,
+    /// How results look.
+    look: Look,
+    log_format: LogFormat,
     quiet: bool,
+    verbose: bool,
     /// Whether somebody watches stderr.
     progress: bool,
     /// Who is at work, for the audit trail.
@@ -311,8 +284,14 @@ impl Context {
             readonly: chosen.readonly,
             name,
             settings,
-            output: global.output,
+            look: Look {
+                format: global.output,
+                colours: global.output.is_for_people()
+                    && global.color.on(&colour_wishes(), io::stdout().is_terminal()),
+            },
+            log_format: global.log_format,
             quiet: global.quiet,
+            verbose: global.verbose,
             progress: !global.quiet && io::stderr().is_terminal(),
             actor: ["RLCTL_ACTOR", "USER", "LOGNAME"]
                 .into_iter()
@@ -347,14 +326,6 @@ impl Context {
         read_env(name)
     }
 
-    /// Something worth knowing that is not the result.
-    fn note(&self, text: impl std::fmt::Display) {
-        if !self.quiet {
-            // Whoever closed stderr does not want to know.
-            let _ = writeln!(io::stderr(), "note: {text}");
-        }
-    }
-
     /// The rules file to work on: the one named to the command, else that of `--rules`.
     fn rules_file(&self, named: Option<String>) -> Result<String, Failure> {
         named.or_else(|| self.rules.clone()).ok_or_else(|| {
@@ -368,7 +339,8 @@ impl Context {
         prefix: Prefix,
         deadline: Micros,
     ) -> Result<RedisStore, Failure> {
-        Ok(RedisStore::connect(self.options(url, deadline)?, prefix).await?)
+        let options = self.options(url, deadline)?;
+        Ok(RedisStore::connect(options, prefix).await?)
     }
 
     /// What operators keep in the store; there is no use in keeping it in this process.
@@ -384,9 +356,13 @@ impl Context {
 
     /// The gateway that is asked, where one is enough.
     fn one_gateway(&self) -> Result<Admin, Failure> {
-        let [url] = self.gateways.as_slice() else {
-            return Err(Failure::usage("one gateway is asked: name one with --gateway URL"));
-        };
+        match self.gateways.as_slice() {
+            [url] => self.gateway(url),
+            _ => Err(Failure::usage("one gateway is asked: name one with --gateway URL")),
+        }
+    }
+
+    fn gateway(&self, url: &str) -> Result<Admin, Failure> {
         let from_file = self.token_file.as_deref().map(|path| {
             fs::read_to_string(path).map_err(|error| {
                 let path = path.display();
@@ -394,10 +370,17 @@ impl Context {
             })
         });
         let token = from_file.transpose()?.or_else(|| self.env("RLCTL_TOKEN"));
-        Ok(Admin::new(url, token.as_deref())?)
+        let gateway = Admin::new(url, token.as_deref())?;
+        self.detail(format!("gateway at {}", gateway.at()));
+        Ok(gateway)
     }
 
     fn options(&self, url: &str, deadline: Micros) -> Result<RedisOptions, Failure> {
+        self.detail(format!(
+            "Redis at {}, keys under {}",
+            without_secrets(url),
+            self.prefix.as_str()
+        ));
         // First without: what is no address gets no password, and nobody is asked for one.
         let plain = RedisAddress::parse(url, None).map_err(Failure::usage)?;
         let address = match self.redis_password.of(url)? {
@@ -413,24 +396,11 @@ fn read_env(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Writes the result of a command. A reader that has seen enough (`rlctl … | head`) takes nothing
-/// from the answer, which the exit code gives all the same.
-fn print(text: &str) -> Result<(), Failure> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
-    }
-}
-
-/// Writes one JSON document on a line of its own.
-fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string(value).map_err(io::Error::from)?;
-    print(&(text + "\n"))
-}
-
 /// Parses, runs, reports: the whole life of the process.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let parsed = Cli::command().try_get_matches_from(args).and_then(|m| Cli::from_arg_matches(&m));
+    let args: Vec<OsString> = args.into_iter().collect();
+    let command = Cli::command().color(printing::colour_of_help(&args));
+    let parsed = command.try_get_matches_from(&args).and_then(|m| Cli::from_arg_matches(&m));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
@@ -441,23 +411,27 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             }
             // It quotes what was typed, or pasted: line by line, so that its own lines stay.
             for line in error.render().to_string().lines() {
-                tell(line);
+                printing::tell(LogFormat::Text, "", line);
             }
             return ExitCode::from(Exit::Usage as u8);
         }
     };
+    let log_format = cli.global.log_format;
     let exit = run(cli).unwrap_or_else(|failure| {
         if !failure.what.is_empty() {
-            tell(&format!("rlctl: {}", failure.what));
+            printing::tell(log_format, "rlctl", &failure.what);
         }
         failure.exit
     });
     ExitCode::from(exit as u8)
 }
 
-/// One line of an error, which may quote what was typed anywhere: also a URL with its password.
-fn tell(line: &str) {
-    let _ = writeln!(io::stderr(), "{}", Untrusted(&without_passwords(line)));
+fn colour_wishes() -> ColourWishes {
+    ColourWishes {
+        no_color: read_env("NO_COLOR"),
+        clicolor_force: read_env("CLICOLOR_FORCE"),
+        term: read_env("TERM"),
+    }
 }
 
 fn run(cli: Cli) -> Result<Exit, Failure> {
@@ -466,7 +440,10 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     let context = Context::new(cli.global, matches!(cli.command, Command::Context(_)))?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(cli.command.run(&context))
+    let began = Micros::now();
+    let ended = runtime.block_on(cli.command.run(&context));
+    context.detail(format!("took {}", about(Micros::now().saturating_sub(began))));
+    ended
 }
 
 #[cfg(test)]
@@ -476,5 +453,91 @@ mod tests {
     #[test]
     fn the_commands_fit_together() {
         Cli::command().debug_assert();
+    }
+
+    /// Every command and those below it, with all their options.
+    fn every_command() -> Vec<clap::Command> {
+        fn add(command: &clap::Command, all: &mut Vec<clap::Command>) {
+            all.push(command.clone());
+            let below = command.get_subcommands().filter(|below| below.get_name() != "help");
+            below.for_each(|below| add(below, all));
+        }
+        let mut root = Cli::command();
+        root.build();
+        let mut all = Vec::new();
+        add(&root, &mut all);
+        all
+    }
+
+    /// The words of each call of rlctl on a line of a shell, without what is said about it behind
+    /// two blanks.
+    fn calls(line: &str) -> Vec<Vec<String>> {
+        let mut calls = vec![Vec::new()];
+        let (mut word, mut quote, mut blanks) = (None::<String>, None, 0);
+        for c in line.trim().chars().chain([' ']) {
+            match (c, quote) {
+                (_, Some(open)) if c == open => quote = None,
+                (_, Some(_)) => word.get_or_insert_default().push(c),
+                ('"' | '\'', None) => (quote, word) = (Some(c), word.or(Some(String::new()))),
+                (' ', None) => {
+                    blanks += 1;
+                    match word.take().as_deref() {
+                        Some("|" | "&&" | ";" | ">" | ">>" | "<") => calls.push(Vec::new()),
+                        Some(whole) => calls.last_mut().unwrap().push(whole.to_string()),
+                        None => {}
+                    }
+                    if blanks == 2 {
+                        break;
+                    }
+                    continue;
+                }
+                (_, None) => word.get_or_insert_default().push(c),
+            }
+            blanks = 0;
+        }
+        for call in &mut calls {
+            // Variables of the environment may be set before it.
+            let start = call.iter().position(|word| word == "rlctl").unwrap_or(call.len());
+            call.drain(..start);
+        }
+        calls.retain(|call| !call.is_empty());
+        calls
+    }
+
+    #[test]
+    fn every_help_has_examples_that_parse() {
+        for mut command in every_command() {
+            let help = command.render_long_help().to_string();
+            let name = command.get_display_name().unwrap_or("rlctl").to_string();
+            let (_, examples) = help.split_once("Examples:\n").unwrap_or_else(|| {
+                panic!("{name} --help has no examples");
+            });
+            let examples: Vec<&str> =
+                examples.lines().take_while(|line| line.starts_with("  ")).collect();
+            let found: Vec<_> = examples.iter().flat_map(|line| calls(line)).collect();
+            assert!(!found.is_empty(), "{name}: {examples:?}");
+            for call in &found {
+                let parsed = Cli::command().try_get_matches_from(call);
+                assert!(parsed.is_ok(), "{name}: {call:?}: {}", parsed.unwrap_err());
+            }
+            let own = name.replace("rlctl-", "");
+            let words: Vec<&str> = own.split('-').collect();
+            let shows_itself = found.iter().any(|call| {
+                let typed = call.join("-");
+                words.iter().all(|word| typed.contains(word))
+            });
+            assert!(shows_itself || name == "rlctl", "{name} shows others: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_of_examples_is_read_as_a_shell_would() {
+        let line = "A=b rlctl x 'a b' --c \"d \\\" e\" | jq . && rlctl y   says why";
+        let line = line.replace("\\\"", "");
+        let words = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            calls(&line),
+            [words(&["rlctl", "x", "a b", "--c", "d  e"]), words(&["rlctl", "y"])]
+        );
     }
 }

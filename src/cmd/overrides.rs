@@ -1,17 +1,14 @@
 //! `rlctl override`: other limits for one identity.
 
-use std::io::{self, Write};
-
-use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::registry_args::{Holds, Known, WriteArgs, change_identity, limits};
-use super::{Context, Exit, Failure, Output, print_json};
+use super::{Context, Exit, Failure};
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Quota};
 use crate::engine::registry::{Change, Override, OverrideLimit};
 use crate::engine::units;
-use crate::output::{SCHEMA, Untrusted, moment};
+use crate::output::{Column, List, Row, moment};
 
 /// Give one identity other limits than its rule says
 ///
@@ -21,7 +18,7 @@ use crate::output::{SCHEMA, Untrusted, moment};
 #[command(after_help = "\
 Examples:
   rlctl override set user:123 --rule per-user --limit 500/1m --for 2h --reason \"big import\"
-  rlctl override set user:123 --rule per-user --limit 50/1s --limit 10k/1h --for forever --reason deal
+  rlctl override set user:123 --rule per-user --limit 50/1s --limit 10k/1h --for 7d --reason deal
   rlctl override list
   rlctl override list user:123 -o json
   rlctl override rm user:123 --rule per-user --reason \"import is done\"")]
@@ -33,10 +30,21 @@ pub(super) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
     /// Set the limits of a rule for an identity
+    #[command(after_help = "\
+Examples:
+  rlctl override set user:123 --rule per-user --limit 500/1m --for 2h --reason \"big import\"
+  rlctl override set user:123 --rule per-user --limit 500/1m --burst 50 --for 1d --reason deal")]
     Set(SetArgs),
     /// Show the overrides in force, of one identity or of all
+    #[command(after_help = "\
+Examples:
+  rlctl override list
+  rlctl override list user:123 -o wide")]
     List { identity: Option<Identity> },
     /// Take an override back; exit 7 when there is none
+    #[command(after_help = "\
+Examples:
+  rlctl override rm user:123 --rule per-user --reason \"import is done\"")]
     Rm {
         identity: Identity,
         /// The rule it is for
@@ -67,12 +75,6 @@ struct SetArgs {
     holds: Holds,
     #[command(flatten)]
     write: WriteArgs,
-}
-
-#[derive(Serialize)]
-struct Report {
-    schema: &'static str,
-    items: Vec<Item>,
 }
 
 #[derive(Serialize)]
@@ -124,30 +126,23 @@ async fn list(identity: Option<Identity>, context: &Context) -> Result<Exit, Fai
         }
     }
     items.sort_by(|a, b| (&a.identity, &a.of.rule).cmp(&(&b.identity, &b.of.rule)));
-    let report = Report { schema: SCHEMA, items };
-    match context.output {
-        Output::Json => print_json(&report)?,
-        Output::Table if report.items.is_empty() => context.note("there are no overrides"),
-        Output::Table => writeln!(io::stdout().lock(), "{}", table(&report.items).trim_fmt())?,
-    }
+    context.print_list(&List::new(&items), "there are no overrides")?;
     Ok(Exit::Fine)
 }
 
-fn table(items: &[Item]) -> Table {
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_header(["IDENTITY", "RULE", "LIMITS", "UNTIL", "BY", "REASON"]);
-    for Item { identity, of } in items {
-        let shown = |text: &str| Untrusted(text).to_string();
-        table.add_row([
-            shown(identity),
-            shown(&of.rule),
-            limits(&of.limits),
-            of.terms.until.map_or("for ever".into(), moment),
-            shown(&of.terms.by),
-            shown(&of.terms.reason),
-        ]);
+impl Row for Item {
+    fn columns() -> Vec<Column<Item>> {
+        vec![
+            Column::new("IDENTITY", |item: &Item| item.identity.clone()),
+            Column::new("RULE", |item| item.of.rule.clone()),
+            Column::new("LIMITS", |item| limits(&item.of.limits)),
+            Column::new("UNTIL", |item| item.of.terms.until.map_or("for ever".into(), moment)),
+            Column::new("BY", |item| item.of.terms.by.clone()),
+            Column::wide("SINCE", |item| moment(item.of.terms.at)),
+            Column::new("REASON", |item| item.of.terms.reason.clone()),
+        ]
     }
-    table
+
+    const FIELDS: &'static [&'static str] =
+        &["identity", "rule", "limits", "until_us", "reason", "by", "at_us"];
 }

@@ -73,6 +73,16 @@ impl InForce {
         Ok(standings)
     }
 
+    /// What follows from what is on record about one identity.
+    pub(super) fn standing_of(
+        &self,
+        identity: &Identity,
+        subject: &Subject,
+        now: Micros,
+    ) -> Standing {
+        standing(subject, &self.lists, identity, self.rules.policy(), now)
+    }
+
     /// Says what is switched off by hand: whoever wonders why nobody is refused finds it here.
     pub(super) fn note_switches(&self, context: &Context) {
         note_switches(self.observe.as_ref(), &self.disabled, context);
@@ -83,7 +93,7 @@ impl InForce {
             Some(registry) => registry.subject(identity).await?,
             None => Subject::default(),
         };
-        Ok(standing(&subject, &self.lists, identity, self.rules.policy(), Micros::now()))
+        Ok(self.standing_of(identity, &subject, Micros::now()))
     }
 }
 

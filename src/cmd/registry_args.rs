@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Context, Exit, Failure, Output, print, print_json};
+use super::{Context, Exit, Failure};
 use crate::engine::clock::Micros;
 use crate::engine::config::parse_policy;
 use crate::engine::identity::{Identity, IdentityError, Pattern, names_a_dimension};
@@ -16,7 +16,7 @@ use crate::engine::registry::{
     Change, Event, Intent, Lasts, ListChange, Outcome, Override, OverrideLimit, Registry, Terms,
 };
 use crate::engine::units;
-use crate::output::{SCHEMA, Untrusted, moment};
+use crate::output::{SCHEMA, Untrusted, counted, moment};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct WriteArgs {
@@ -44,14 +44,8 @@ impl WriteArgs {
         if self.dry_run {
             context.note("a dry run: nothing was changed");
         }
-        if context.output == Output::Json {
-            let Outcome { event, written } = outcome;
-            let report = Report { schema: SCHEMA, dry_run: self.dry_run, written: *written, event };
-            print_json(&report)?;
-            return Ok(if nothing { Exit::NothingMatched } else { Exit::Fine });
-        }
-        let event = &outcome.event;
-        if nothing {
+        let Outcome { event, written } = outcome;
+        if nothing && context.look.format.is_for_people() {
             let subject = Untrusted(&event.subject);
             // It may have others: only the one for this rule is not there.
             let state = match event.action.as_str() {
@@ -63,10 +57,13 @@ impl WriteArgs {
                 format!("nothing to change: {subject} is {state} already"),
             ));
         }
-        let was = format!("{}{}", state(event, &event.before), by_whom(&event.before));
-        let (subject, now) = (Untrusted(&event.subject), state(event, &event.after));
-        print(&format!("{}  {subject}\n  was  {was}\n  now  {now}\n", event.action))?;
-        Ok(Exit::Fine)
+        let report = Report { schema: SCHEMA, dry_run: self.dry_run, written: *written, event };
+        context.print_one(&report, || {
+            let was = format!("{}{}", state(event, &event.before), by_whom(&event.before));
+            let (subject, now) = (Untrusted(&event.subject), state(event, &event.after));
+            format!("{}  {subject}\n  was  {was}\n  now  {now}\n", event.action)
+        })?;
+        Ok(if nothing { Exit::NothingMatched } else { Exit::Fine })
     }
 }
 
@@ -244,7 +241,8 @@ pub(super) fn state(event: &Event, value: &Value) -> String {
         "rules enable" | "rules disable" => ("disabled", "enabled"),
         "rules observe on" | "rules observe off" => ("only observed", "enforced"),
         "rules mode" => ("", "as the policy says"),
-        "reset" => ("", "whole"),
+        "reset" | "undo" => ("", "whole"),
+        "doctor fix" => ("", "broken"),
         "tier set" | "tier rm" => ("", "without a tier"),
         "override set" | "override rm" => ("", "without an override"),
         _ => ("", "nothing"),
@@ -253,7 +251,13 @@ pub(super) fn state(event: &Event, value: &Value) -> String {
         return absent.into();
     }
     if let Some(limits) = value["limits"].as_u64() {
-        return format!("used in {limits} limits");
+        return format!("used in {}", counted(limits, "limit"));
+    }
+    if let Some(keys) = value["keys"].as_u64() {
+        return format!("{} brought back", counted(keys, "key"));
+    }
+    if value["mended"].is_array() {
+        return "mended".into();
     }
     if let Some(version) = value["version"].as_u64() {
         let hash = value["hash"].as_str().unwrap_or_default();

@@ -1,21 +1,16 @@
 //! `rlctl rules`: what a rules file says, and what is wrong with it. What is done with a policy in
 //! the store is in `rules_store`.
 
-use std::io::{self, Write};
-
 use clap::Subcommand;
-use comfy_table::{Cell, Table, presets};
 use serde::Serialize;
 
 use super::rules_file::{self, Reading, findings_of, print_findings};
 use super::rules_store::StoreVerb;
-use super::{
-    Context, Exit, Failure, Output, policy, print, print_json, rules_diff, rules_effective,
-};
+use super::{Context, Exit, Failure, policy, print, rules_diff, rules_effective};
 use crate::engine::config::Finding;
-use crate::engine::policy::{LimitSpec, OnStoreError, Policy, Rule, RuleLimits};
+use crate::engine::policy::{LimitSpec, OnStoreError, Rule, RuleLimits, Tier};
 use crate::engine::registry::{Version, switched};
-use crate::output::{SCHEMA, Untrusted, moment};
+use crate::output::{Column, List, Row, Untrusted, moment};
 
 /// Check and show rules files, publish them, and switch rules off and on
 #[derive(Debug, clap::Args)]
@@ -107,19 +102,14 @@ async fn lint(args: LintArgs, context: &Context) -> Result<Exit, Failure> {
             Err(found) => errors += found.errors.len() + found.more,
         }
     }
-    match context.output {
-        Output::Json => print_json(&LintReport {
-            schema: SCHEMA,
-            errors,
-            warnings,
-            items: read.iter().flat_map(findings_of).map(Item::of).collect(),
-        })?,
-        Output::Table => {
-            for (file, outcome) in files.iter().zip(&read) {
-                print_findings(outcome);
-                print(&format!("{}: {}\n", Untrusted(file), in_words(outcome)))?;
-            }
+    if context.look.format.is_for_people() {
+        for (file, outcome) in files.iter().zip(&read) {
+            print_findings(outcome);
+            print(&format!("{}: {}\n", Untrusted(file), in_words(outcome)))?;
         }
+    } else {
+        let items: Vec<Item<'_>> = read.iter().flat_map(findings_of).map(Item::of).collect();
+        context.print_list(&List::new(&items).head(&LintHead { errors, warnings }), "")?;
     }
     let refused = errors > 0 || args.deny_warnings && warnings > 0;
     Ok(if refused { Exit::BadFile } else { Exit::Fine })
@@ -146,15 +136,13 @@ fn in_words(outcome: &Reading) -> String {
 }
 
 #[derive(Serialize)]
-struct LintReport<'a> {
-    schema: &'static str,
-    errors: usize,
-    warnings: usize,
-    items: Vec<Item<'a>>,
+pub(super) struct LintHead {
+    pub(super) errors: usize,
+    pub(super) warnings: usize,
 }
 
 #[derive(Serialize)]
-struct Item<'a> {
+pub(super) struct Item<'a> {
     file: &'a str,
     line: usize,
     column: usize,
@@ -165,8 +153,18 @@ struct Item<'a> {
     text: &'a str,
 }
 
+impl<'a> Row for Item<'a> {
+    /// People get the line with the words marked instead.
+    fn columns() -> Vec<Column<Item<'a>>> {
+        Vec::new()
+    }
+
+    const FIELDS: &'static [&'static str] =
+        &["file", "line", "column", "severity", "message", "hint", "text"];
+}
+
 impl<'a> Item<'a> {
-    fn of(finding: &'a Finding) -> Item<'a> {
+    pub(super) fn of(finding: &'a Finding) -> Item<'a> {
         Item {
             file: &finding.place.file,
             line: finding.place.line,
@@ -182,8 +180,8 @@ impl<'a> Item<'a> {
 async fn show(args: ShowArgs, context: &Context) -> Result<Exit, Failure> {
     let named = context.rules_file(args.file)?;
     if args.text {
-        let text = rules_file::text(&named, context).await?;
-        io::stdout().lock().write_all(text.as_bytes())?;
+        context.refuse_output("--text prints the policy as it was written")?;
+        print(&rules_file::text(&named, context).await?)?;
         return Ok(Exit::Fine);
     }
     let (policy, warnings, version) = match rules_file::in_store(&named) {
@@ -207,21 +205,14 @@ async fn show(args: ShowArgs, context: &Context) -> Result<Exit, Failure> {
         context
             .note(format!("warnings: {count}; rlctl rules lint {} shows them", Untrusted(&named)));
     }
-    match context.output {
-        Output::Json => print_json(&ShowReport {
-            schema: SCHEMA,
-            version: version.as_ref().map(|version| version.version),
-            hash: version.as_ref().map(|version| version.hash.as_str()),
-            default_tier: policy.default_tier.as_deref(),
-            tiers: policy
-                .tiers
-                .iter()
-                .map(|tier| TierItem { name: &tier.name, limits: limit_items(&tier.limits) })
-                .collect(),
-            items: policy.rules.iter().map(RuleItem::of).collect(),
-        })?,
-        Output::Table => writeln!(io::stdout(), "{}", table_of(&policy).trim_fmt())?,
-    }
+    let head = ShowHead {
+        version: version.as_ref().map(|version| version.version),
+        hash: version.as_ref().map(|version| version.hash.as_str()),
+        default_tier: policy.default_tier.as_deref(),
+        tiers: policy.tiers.iter().map(TierItem::of).collect(),
+    };
+    let items: Vec<RuleItem<'_>> = policy.rules.iter().map(RuleItem::of).collect();
+    context.print_list(&List::new(&items).head(&head), "it has no rules")?;
     Ok(Exit::Fine)
 }
 
@@ -232,33 +223,51 @@ fn note_version(version: &Version, context: &Context) {
     context.note(format!("version {number} ({hash}), published by {by} at {at}: {reason}"));
 }
 
-fn table_of(policy: &Policy) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    let columns =
-        ["NAME", "DIMENSION", "ENDPOINT", "METHODS", "TIERS", "LIMITS", "ON STORE ERROR", "FLAGS"];
-    table.set_header(columns);
-    for rule in &policy.rules {
-        let or_all = |list: &[String]| if list.is_empty() { "all".into() } else { list.join(",") };
-        let limits = match &rule.limits {
-            RuleLimits::OfTier => "of the tier".into(),
-            RuleLimits::Own(limits) => {
-                limits.iter().map(limit_in_words).collect::<Vec<_>>().join(", ")
-            }
-        };
-        let cells = [
-            rule.name.clone(),
-            rule.dimension.to_string(),
-            rule.endpoint.to_string(),
-            or_all(&rule.methods),
-            or_all(&rule.tiers),
-            limits,
-            on_store_error(rule.on_store_error).into(),
-            flags(rule).join(" "),
-        ];
-        table.add_row(cells.map(|cell| Cell::new(Untrusted(&cell).to_string())));
+impl<'a> Row for RuleItem<'a> {
+    fn columns() -> Vec<Column<RuleItem<'a>>> {
+        fn or_all(list: &[String]) -> String {
+            if list.is_empty() { "all".into() } else { list.join(",") }
+        }
+        vec![
+            Column::new("NAME", |item: &RuleItem<'a>| item.name.into()),
+            Column::new("DIMENSION", |item| item.dimension.clone()),
+            Column::new("ENDPOINT", |item| item.rule.endpoint.to_string()),
+            Column::new("METHODS", |item| or_all(item.methods)),
+            Column::new("TIERS", |item| or_all(item.tiers)),
+            Column::new("LIMITS", |item| limits_in_words(item.rule)),
+            Column::new("ON STORE ERROR", |item| item.on_store_error.into()),
+            Column::new("FLAGS", |item| flags(item.rule).join(" ")),
+            Column::wide("PLACE", |item| format!("{}:{}", item.file, item.line)),
+            Column::wide("DESCRIPTION", |item| item.description.unwrap_or_default().into()),
+        ]
     }
-    table
+
+    const FIELDS: &'static [&'static str] = &[
+        "name",
+        "description",
+        "file",
+        "line",
+        "dimension",
+        "endpoint",
+        "methods",
+        "tiers",
+        "match",
+        "unless",
+        "limits",
+        "cost",
+        "on_store_error",
+        "shadow",
+        "enabled",
+        "also",
+        "reject_missing",
+    ];
+}
+
+fn limits_in_words(rule: &Rule) -> String {
+    match &rule.limits {
+        RuleLimits::OfTier => "of the tier".into(),
+        RuleLimits::Own(limits) => limits.iter().map(limit_in_words).collect::<Vec<_>>().join(", "),
+    }
 }
 
 fn limit_in_words(spec: &LimitSpec) -> String {
@@ -292,20 +301,24 @@ fn joined(list: &[impl ToString]) -> String {
 }
 
 #[derive(Serialize)]
-struct ShowReport<'a> {
-    schema: &'static str,
+struct ShowHead<'a> {
     /// Of what is published; null for a file, and so is the hash.
     version: Option<u64>,
     hash: Option<&'a str>,
     default_tier: Option<&'a str>,
     tiers: Vec<TierItem<'a>>,
-    items: Vec<RuleItem<'a>>,
 }
 
 #[derive(Serialize)]
 struct TierItem<'a> {
     name: &'a str,
     limits: Vec<LimitItem>,
+}
+
+impl<'a> TierItem<'a> {
+    fn of(tier: &'a Tier) -> TierItem<'a> {
+        TierItem { name: &tier.name, limits: limit_items(&tier.limits) }
+    }
 }
 
 #[derive(Serialize)]
@@ -319,6 +332,8 @@ struct LimitItem {
 
 #[derive(Serialize)]
 struct RuleItem<'a> {
+    #[serde(skip)]
+    rule: &'a Rule,
     name: &'a str,
     description: Option<&'a str>,
     file: &'a str,
@@ -354,6 +369,7 @@ fn limit_items(limits: &[LimitSpec]) -> Vec<LimitItem> {
 impl<'a> RuleItem<'a> {
     fn of(rule: &'a Rule) -> RuleItem<'a> {
         RuleItem {
+            rule,
             name: &rule.name,
             description: rule.description.as_deref(),
             file: &rule.place.file,

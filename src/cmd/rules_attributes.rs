@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::engine::concurrency::AtOnce;
 use crate::engine::limit::Algorithm;
 use crate::engine::policy::{
     Breaker, GatewaySettings, IdentitySources, LimitSpec, Listed, Policy, ResponseSettings, Rule,
@@ -51,6 +52,8 @@ pub(super) fn rule_in_words(rule: &Rule) -> String {
         ("enabled", "true"),
         ("also", "false"),
         ("missing", "allow"),
+        ("concurrency", "any"),
+        ("idempotency", "none"),
     ]
     .map(|(what, text)| (what.to_string(), text.to_string()))
     .into();
@@ -87,9 +90,15 @@ pub(super) fn scope(rule: &Rule) -> Attributes {
         ("enabled", rule.enabled.to_string()),
         ("also", rule.also.to_string()),
         ("missing", if rule.reject_missing { "reject".into() } else { "allow".to_string() }),
+        ("concurrency", at_once_in_words(rule)),
+        ("idempotency", if rule.honours_idempotency { "header" } else { "none" }.into()),
     ]
     .map(|(name, text)| (name.to_string(), text))
     .into()
+}
+
+fn at_once_in_words(rule: &Rule) -> String {
+    rule.at_once.map_or("any".into(), |AtOnce { max, wait }| format!("{max}, waiting {wait}"))
 }
 
 /// What holds for the whole policy. The fields are named, so that none is forgotten.

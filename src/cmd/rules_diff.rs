@@ -1,5 +1,6 @@
 //! `rlctl rules diff`: what another rules file would change, in words: who gets more, who less.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -7,21 +8,25 @@ use serde::Serialize;
 use super::rules_attributes::{
     Attributes, in_a_row, limit_in_words, listed, rule_in_words, scope, settings,
 };
-use super::{Context, Exit, Failure, Output, print, print_json, rules_file};
+use super::rules_diff_log::{OnLog, on_log};
+use super::simulate_policy::LogArgs;
+use super::{Context, Exit, Failure, print, rules_file};
 use crate::engine::limit::Limit;
 use crate::engine::policy::{Endpoint, LimitSpec, Policy, Rule, RuleLimits};
-use crate::output::{SCHEMA, Untrusted};
+use crate::output::{Column, List, Row, Untrusted};
 
 /// Compare two policies: who gets more, who less
 ///
 /// Each is a rules file, `-` for stdin, `store` for what is published, or `store:7` for a version
-/// that is kept. Exit 0 when they mean the same, 8 when they differ.
+/// that is kept. With --log both decide on the same requests: who would newly be denied, how often,
+/// and by which rule. Exit 0 when they mean the same, 8 when they differ.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rlctl rules diff rules.toml new-rules.toml
   rlctl rules diff store rules.toml             what publishing it would change
   rlctl rules diff store:7 store                what has changed since version 7
+  rlctl rules diff rules.toml new-rules.toml --log access.log
   rlctl rules diff rules.toml new-rules.toml -o json")]
 pub(super) struct Args {
     /// The rules as they are
@@ -30,13 +35,15 @@ pub(super) struct Args {
     /// The rules as they would be
     #[arg(value_name = "B")]
     after: String,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 #[derive(Serialize)]
-struct Report {
-    schema: &'static str,
+struct Head {
     differs: bool,
-    items: Vec<Item>,
+    /// What it means for the requests of a log; null without one.
+    log: Option<OnLog>,
 }
 
 /// One difference.
@@ -52,14 +59,33 @@ struct Item {
     effect: &'static str,
 }
 
+impl Row for Item {
+    /// People get sentences instead.
+    fn columns() -> Vec<Column<Item>> {
+        Vec::new()
+    }
+
+    const FIELDS: &'static [&'static str] = &["subject", "what", "before", "after", "effect"];
+}
+
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
     let (before, _) = rules_file::load(&args.before, context).await?;
     let (after, _) = rules_file::load(&args.after, context).await?;
     let items = differences(&before, &after);
     let differs = !items.is_empty();
-    match context.output {
-        Output::Json => print_json(&Report { schema: SCHEMA, differs, items })?,
-        Output::Table => print(&in_words(&items))?,
+    let met = match &args.log.log {
+        Some(path) => Some(on_log(&args.log, path, before, after, context).await?),
+        None => None,
+    };
+    let interrupted = met.as_ref().is_some_and(OnLog::interrupted);
+    if context.look.format.is_for_people() {
+        let met = met.as_ref().map_or(String::new(), OnLog::in_words);
+        print(&(in_words(&items) + &met))?;
+    } else {
+        context.print_list(&List::new(&items).head(&Head { differs, log: met }), "")?;
+    }
+    if interrupted {
+        return Ok(Exit::Interrupted);
     }
     Ok(if differs { Exit::AnswerIsNo } else { Exit::Fine })
 }
@@ -194,6 +220,14 @@ fn compare_rule(items: &mut Vec<Item>, subject: &str, old: &Rule, new: &Rule) {
                 LESS
             } else {
                 MORE
+            }
+        }
+        "concurrency" if enforced => {
+            let max = |rule: &Rule| rule.at_once.map_or(u32::MAX, |at_once| at_once.max);
+            match max(new).cmp(&max(old)) {
+                Ordering::Less => LESS,
+                Ordering::Greater => MORE,
+                Ordering::Equal => OTHER,
             }
         }
         "missing" if enforced => {

@@ -1,17 +1,16 @@
 //! `rlctl rules effective`: every limit that holds for one identity, and where it comes from.
 
-use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::target_args::TargetArgs;
-use super::{Context, Exit, Failure, Output, policy, print, print_json};
+use super::{Context, Exit, Failure, policy};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::plan::{self, Attempt, Entry, Origin, Plan, Source, Standing, plan, tier_of};
 use crate::engine::policy::Rule;
 use crate::engine::rules::{Applied, Rules};
 use crate::engine::store::RuleLimit;
-use crate::output::{SCHEMA, Untrusted, moment};
+use crate::output::{Column, List, Row, Untrusted, moment};
 
 /// Show every limit that holds for an identity, and where it comes from
 ///
@@ -31,14 +30,12 @@ pub(super) struct Args {
 
 #[derive(Serialize)]
 struct Report<'a> {
-    schema: &'static str,
     identity: &'a str,
     tier: Option<String>,
     blocked: Option<EntryItem>,
     exempt: Option<EntryItem>,
     /// A rule that refuses such requests, for want of an identity.
     missing: Option<String>,
-    items: Vec<Item>,
 }
 
 #[derive(Serialize)]
@@ -71,6 +68,9 @@ struct Item {
     reason: Option<String>,
     #[serde(skip)]
     text: String,
+    /// Others are counted in it, too.
+    #[serde(skip)]
+    shared: bool,
 }
 
 /// Everything that is known about the one who is asked about.
@@ -92,32 +92,35 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     let tier = tier_of(rules.policy(), &attempt, &standings);
     let now = Micros::now();
     let question = Question { rules, attempt, standings: &standings, tier: tier.as_deref(), now };
-    let report = question.answer(&args.identity);
+    let (report, items) = question.answer(&args.identity);
     in_force.note_switches(context);
     if let Some(note) = place.left_out(rules, &args.identity) {
         context.note(note);
     }
-    let nothing = report.items.is_empty()
+    let nothing = items.is_empty()
         && report.blocked.is_none()
         && report.exempt.is_none()
         && report.missing.is_none();
-    match context.output {
-        Output::Json => print_json(&report)?,
-        Output::Table => print(&in_words(&report))?,
-    }
+    // Whoever is blocked meets no limit, and is told only that.
+    let met = if report.blocked.is_some() && context.look.format.is_for_people() {
+        &[]
+    } else {
+        items.as_slice()
+    };
+    let list = List::new(met).head(&report).above(in_words(&report, met));
+    context.print_list(&list, "")?;
     Ok(if nothing { Exit::NothingMatched } else { Exit::Fine })
 }
 
 impl Question<'_> {
-    fn answer<'r>(&self, asked: &'r Identity) -> Report<'r> {
+    fn answer<'r>(&self, asked: &'r Identity) -> (Report<'r>, Vec<Item>) {
+        let mut items = Vec::new();
         let mut report = Report {
-            schema: SCHEMA,
             identity: asked.as_str(),
             tier: self.tier.map(String::from),
             blocked: None,
             exempt: None,
             missing: None,
-            items: Vec::new(),
         };
         let mut free = Vec::new();
         match plan(self.rules, &self.attempt, self.standings, self.now) {
@@ -134,10 +137,13 @@ impl Question<'_> {
         }
         for (identity, standing) in self.attempt.identities.iter().zip(self.standings) {
             if !free.contains(&identity) {
-                report.items.extend(self.limits_of(identity, standing));
+                items.extend(self.limits_of(identity, standing));
             }
         }
-        report
+        for item in &mut items {
+            item.shared = item.identity != asked.as_str();
+        }
+        (report, items)
     }
 
     /// The limits that a request at the endpoint would meet, or without one those of every rule
@@ -196,6 +202,7 @@ impl Item {
             until_us: until.map(|until| until.0),
             reason,
             text: it.to_string(),
+            shared: false,
         }
     }
 }
@@ -221,8 +228,9 @@ fn holds(until: Option<Micros>) -> String {
     until.map_or("for ever".into(), |until| format!("until {}", moment(until)))
 }
 
-fn in_words(report: &Report<'_>) -> String {
-    let tier = report.tier.as_ref().map_or(String::new(), |tier| format!(", tier {tier}"));
+/// What stands above the table.
+fn in_words(report: &Report<'_>, items: &[Item]) -> String {
+    let tier = report.tier.as_ref().map_or(String::new(), |t| format!(", tier {}", Untrusted(t)));
     let mut text = format!("{}{tier}\n", Untrusted(report.identity));
     if let Some(entry) = &report.blocked {
         return text + &entry.in_words("blocked");
@@ -231,31 +239,52 @@ fn in_words(report: &Report<'_>) -> String {
         text += &entry.in_words("exempt");
     }
     if let Some(rule) = &report.missing {
+        let rule = Untrusted(rule);
         text +=
             &format!("refused: rule {rule} asks for an identity that the request does not have\n");
     }
-    if report.items.is_empty() {
-        let nothing = report.exempt.is_none() && report.missing.is_none();
-        return text + if nothing { "no rule limits it\n" } else { "" };
+    if items.is_empty() && report.exempt.is_none() && report.missing.is_none() {
+        text += "no rule limits it\n";
     }
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_header(["RULE", "ENDPOINT", "METHODS", "LIMIT", "COST", "FROM"]);
-    for item in &report.items {
-        let methods = if item.methods.is_empty() { "all".into() } else { item.methods.join(",") };
-        let shadow = if item.shadow { " (shadow)" } else { "" };
-        let shared = if item.identity == report.identity { "" } else { " (shared by all)" };
-        let cells = [
-            format!("{}{shadow}{shared}", item.rule),
-            item.endpoint.clone(),
-            methods,
-            format!("{} {}", item.text, item.algorithm),
-            item.cost.to_string(),
-            item.from.clone(),
-        ];
-        table.add_row(cells.map(|cell| Untrusted(&cell).to_string()));
+    text
+}
+
+impl Row for Item {
+    fn columns() -> Vec<Column<Item>> {
+        let rule = |item: &Item| {
+            let shadow = if item.shadow { " (shadow)" } else { "" };
+            let shared = if item.shared { " (shared by all)" } else { "" };
+            format!("{}{shadow}{shared}", item.rule)
+        };
+        let methods = |item: &Item| match item.methods.is_empty() {
+            true => "all".into(),
+            false => item.methods.join(","),
+        };
+        vec![
+            Column::new("RULE", rule),
+            Column::wide("COUNTS", |item| item.identity.clone()),
+            Column::new("ENDPOINT", |item| item.endpoint.clone()),
+            Column::new("METHODS", methods),
+            Column::new("LIMIT", |item| format!("{} {}", item.text, item.algorithm)),
+            Column::new("COST", |item| item.cost.to_string()),
+            Column::new("FROM", |item| item.from.clone()),
+        ]
     }
-    text += &table.trim_fmt();
-    text + "\n"
+
+    const FIELDS: &'static [&'static str] = &[
+        "rule",
+        "identity",
+        "endpoint",
+        "methods",
+        "algorithm",
+        "limit",
+        "period_us",
+        "burst",
+        "cost",
+        "shadow",
+        "source",
+        "from",
+        "until_us",
+        "reason",
+    ];
 }

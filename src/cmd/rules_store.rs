@@ -1,21 +1,21 @@
 //! `rlctl rules publish|history|rollback|enable|disable|observe`: the policy in the store.
 
-use std::io::{self, Write};
-
-use comfy_table::{Table, presets};
-use serde::Serialize;
-
 use super::registry_args::{Named, WriteArgs, note_unknown};
 use super::rules_file::{Reading, print_findings, read_text};
-use super::{Context, Exit, Failure, Output, print_json};
+use super::{Context, Exit, Failure};
 use crate::engine::clock::Micros;
 use crate::engine::config::parse_policy;
 use crate::engine::registry::{KEPT_VERSIONS, Switch, Version};
-use crate::output::{SCHEMA, Untrusted, moment};
+use crate::output::{Column, List, Row, Untrusted, moment};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum StoreVerb {
     /// Make a rules file the policy of every gateway on this Redis, as a new version
+    #[command(after_help = "\
+Examples:
+  rlctl rules publish rules.toml --reason \"premium gets 2000/s\"
+  rlctl rules publish rules.toml --reason first --if-version 0
+  rlctl rules publish rules.toml --reason test --dry-run")]
     Publish {
         /// TOML or JSON, at most 8 MiB; - reads stdin
         file: String,
@@ -26,12 +26,19 @@ pub(super) enum StoreVerb {
         write: WriteArgs,
     },
     /// Show the published versions, newest first
+    #[command(after_help = "\
+Examples:
+  rlctl rules history
+  rlctl rules history --rows 5 -o wide")]
     History {
         /// Most versions to show
         #[arg(long, value_name = "N", default_value_t = KEPT_VERSIONS as usize)]
         rows: usize,
     },
     /// Publish the text of an old version as a new one; exit 7 when it is not kept
+    #[command(after_help = "\
+Examples:
+  rlctl rules rollback 7 --reason \"8 was wrong\"")]
     Rollback {
         /// Number of the version, as history shows it
         #[arg(value_name = "VERSION")]
@@ -40,18 +47,28 @@ pub(super) enum StoreVerb {
         write: WriteArgs,
     },
     /// Apply a rule again that was disabled; exit 7 when it was not
+    #[command(after_help = "\
+Examples:
+  rlctl rules enable orders-write --reason \"it is over\"")]
     Enable {
         rule: String,
         #[command(flatten)]
         write: WriteArgs,
     },
     /// Do not apply a rule, whatever the policy says
+    #[command(after_help = "\
+Examples:
+  rlctl rules disable orders-write --reason \"incident 12\"")]
     Disable {
         rule: String,
         #[command(flatten)]
         write: WriteArgs,
     },
     /// Count everything and enforce nothing (on), or enforce again (off)
+    #[command(after_help = "\
+Examples:
+  rlctl rules observe on --reason \"429s for everybody\"
+  rlctl rules observe off --reason \"all is well\"")]
     Observe {
         #[arg(value_enum)]
         state: OnOff,
@@ -64,12 +81,6 @@ pub(super) enum StoreVerb {
 pub(super) enum OnOff {
     On,
     Off,
-}
-
-#[derive(Serialize)]
-struct Report<'a> {
-    schema: &'static str,
-    items: &'a [Version],
 }
 
 impl StoreVerb {
@@ -89,7 +100,8 @@ impl StoreVerb {
             }
             StoreVerb::History { rows } => {
                 let versions = context.registry().await?.history(rows).await?;
-                print_history(&versions, context)
+                context.print_list(&List::new(&versions), "no policy was published yet")?;
+                Ok(Exit::Fine)
             }
             StoreVerb::Enable { rule, write } => {
                 switch(Switch::Enable { rule }, &write, context).await
@@ -130,30 +142,23 @@ fn read_policy(file: &str, context: &Context) -> Result<String, Failure> {
     }
 }
 
-fn print_history(versions: &[Version], context: &Context) -> Result<Exit, Failure> {
-    if context.output == Output::Json {
-        print_json(&Report { schema: SCHEMA, items: versions })?;
-        return Ok(Exit::Fine);
+impl Row for Version {
+    fn columns() -> Vec<Column<Version>> {
+        let reason = |version: &Version| {
+            let back = version.rolled_back_to.map(|to| format!(" (the text of {to})"));
+            version.reason.clone() + &back.unwrap_or_default()
+        };
+        vec![
+            Column::new("VERSION", |version: &Version| version.version.to_string()),
+            Column::new("HASH", |version| version.short_hash().into()),
+            Column::new("BYTES", |version| version.bytes.to_string()),
+            Column::new("AT", |version| moment(version.at)),
+            Column::new("BY", |version| version.by.clone()),
+            Column::new("REASON", reason),
+            Column::wide("SHA-256", |version| version.hash.clone()),
+        ]
     }
-    if versions.is_empty() {
-        context.note("no policy was published yet");
-        return Ok(Exit::Fine);
-    }
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_header(["VERSION", "HASH", "BYTES", "AT", "BY", "REASON"]);
-    for version in versions {
-        let back = version.rolled_back_to.map(|to| format!(" (the text of {to})"));
-        table.add_row([
-            version.version.to_string(),
-            Untrusted(version.short_hash()).to_string(),
-            version.bytes.to_string(),
-            moment(version.at),
-            Untrusted(&version.by).to_string(),
-            Untrusted(&version.reason).to_string() + &back.unwrap_or_default(),
-        ]);
-    }
-    writeln!(io::stdout().lock(), "{}", table.trim_fmt())?;
-    Ok(Exit::Fine)
+
+    const FIELDS: &'static [&'static str] =
+        &["version", "hash", "bytes", "at_us", "by", "reason", "rolled_back_to"];
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::limit_args::LimitArgs;
-use super::{Context, Exit, Failure, OPERATOR_DEADLINE, rules_file};
+use super::{Context, Exit, Failure, LogFormat, OPERATOR_DEADLINE, rules_file};
 use crate::engine::clock::Micros;
 use crate::engine::limit::Limit;
 use crate::engine::live::LivePolicy;
@@ -71,9 +71,6 @@ pub(super) struct Args {
     /// Where events and refusals are written, appended to [default: stderr]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Form of those lines
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
-    log_format: LogFormat,
     /// Write a line for every request, too
     #[arg(long)]
     access_log: bool,
@@ -91,15 +88,8 @@ pub(super) struct Args {
     upstream_timeout: Micros,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum LogFormat {
-    /// Short lines for eyes
-    Text,
-    /// One JSON object a line
-    Json,
-}
-
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
+    context.refuse_output("serve prints where it listens and no data")?;
     let options = args.options(context)?;
     let source = args.source(context).await?;
     let listen = args.listen.clone().or_else(|| context.env("RLCTL_LISTEN"));
@@ -151,7 +141,7 @@ impl Args {
             None => Sink::Stderr,
         };
         let log = Log::start(LogOptions {
-            format: match self.log_format {
+            format: match context.log_format {
                 LogFormat::Text => Format::Human,
                 LogFormat::Json => Format::Json,
             },
@@ -242,21 +232,21 @@ impl Args {
             },
             None => {
                 let limits = self.limits.limits(context)?;
-                Ok(PolicySource::Given { name: "--limit".into(), text: policy_of(&limits) })
+                Ok(PolicySource::Given { name: "--limit".into(), text: policy_of(&limits, "ip") })
             }
         }
     }
 }
 
-/// The policy of `--limit`: the same for every client, known by its address.
-fn policy_of(limits: &[Limit]) -> String {
+/// The policy of `--limit`: the same for every client, known by this dimension.
+pub(super) fn policy_of(limits: &[Limit], dimension: &str) -> String {
     let one =
         |limit: &Limit| format!("{{ limit = \"{limit}\", algorithm = \"{}\" }}", limit.algorithm());
     let limits = match limits {
         [] => format!("\"{USUAL_LIMIT}\""),
         some => some.iter().map(one).collect::<Vec<_>>().join(", "),
     };
-    format!("[[rule]]\nname = \"per-client\"\ndimension = \"ip\"\nlimits = [{limits}]\n")
+    format!("[[rule]]\nname = \"per-client\"\ndimension = \"{dimension}\"\nlimits = [{limits}]\n")
 }
 
 fn open(address: &str, flag: &str) -> Result<(TcpListener, SocketAddr), Failure> {
@@ -374,7 +364,8 @@ mod tests {
         let gcra = Limit::new(Algorithm::Gcra, "5/1s burst 7".parse().unwrap()).unwrap();
         let window = Limit::new(Algorithm::FixedWindow, "100/1m".parse().unwrap()).unwrap();
         for limits in [vec![], vec![gcra], vec![gcra, window]] {
-            let (policy, _) = parse_policy("--limit", &policy_of(&limits), Micros::ZERO).unwrap();
+            let (policy, _) =
+                parse_policy("--limit", &policy_of(&limits, "ip"), Micros::ZERO).unwrap();
             assert_eq!(policy.rules.len(), 1);
         }
     }

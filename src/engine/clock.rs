@@ -4,10 +4,15 @@
 //! 1970 stay exact (below 2^53) until the year 2255. Algorithms never read a clock, they are told
 //! the time; this file is the one place that reads it.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::fmt;
+use std::future::Future;
 use std::ops::{Add, Sub};
-use std::sync::LazyLock;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A moment (since 1970) or a length of time, in whole microseconds.
@@ -94,6 +99,109 @@ impl WallClock {
 fn system_ns() -> u64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Time that passes only when everybody waits: it jumps to the next moment that somebody waits for.
+/// `sim::executor` drives it, on one thread; nothing here depends on how fast the machine is.
+#[derive(Debug)]
+pub struct VirtualClock {
+    now: AtomicU64,
+    timers: Mutex<Timers>,
+}
+
+#[derive(Debug, Default)]
+struct Timers {
+    /// The earliest first; those of one moment in the order they were set.
+    heap: BinaryHeap<Reverse<Timer>>,
+    set: u64,
+}
+
+#[derive(Debug)]
+struct Timer {
+    at: Micros,
+    order: u64,
+    waker: Waker,
+}
+
+impl VirtualClock {
+    pub fn starting_at(now: Micros) -> Arc<VirtualClock> {
+        Arc::new(VirtualClock { now: AtomicU64::new(now.0), timers: Mutex::default() })
+    }
+
+    pub fn now(&self) -> Micros {
+        Micros(self.now.load(Ordering::Relaxed))
+    }
+
+    /// Waits for a moment; one that has passed is there at once.
+    pub fn sleep_until(self: &Arc<Self>, at: Micros) -> Sleep {
+        Sleep { clock: self.clone(), at, is_set: false }
+    }
+
+    /// Goes on to the next moment that somebody waits for and wakes whoever does; false when nobody
+    /// waits.
+    pub fn advance(&self) -> bool {
+        let mut timers = self.timers();
+        let Some(Reverse(first)) = timers.heap.pop() else { return false };
+        self.now.fetch_max(first.at.0, Ordering::Relaxed);
+        let mut due = vec![first.waker];
+        while timers.heap.peek().is_some_and(|Reverse(next)| next.at <= first.at) {
+            due.extend(timers.heap.pop().map(|Reverse(timer)| timer.waker));
+        }
+        drop(timers);
+        due.into_iter().for_each(Waker::wake);
+        true
+    }
+
+    fn timers(&self) -> MutexGuard<'_, Timers> {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See [`VirtualClock::sleep_until`].
+#[derive(Debug)]
+pub struct Sleep {
+    clock: Arc<VirtualClock>,
+    at: Micros,
+    is_set: bool,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.clock.now() >= self.at {
+            return Poll::Ready(());
+        }
+        if !self.is_set {
+            let mut timers = self.clock.timers();
+            timers.set += 1;
+            let (at, order) = (self.at, timers.set);
+            timers.heap.push(Reverse(Timer { at, order, waker: context.waker().clone() }));
+            drop(timers);
+            self.is_set = true;
+        }
+        Poll::Pending
+    }
+}
+
+impl PartialEq for Timer {
+    fn eq(&self, other: &Timer) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Timer {}
+
+impl PartialOrd for Timer {
+    fn partial_cmp(&self, other: &Timer) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Timer {
+    fn cmp(&self, other: &Timer) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
 }
 
 impl Add for Micros {

@@ -1,15 +1,17 @@
 //! The whole path of a decision: who asks, which limits apply, what the store says, who answers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
 
 use super::clock::Micros;
+use super::concurrency::{Busy, Concurrency, Place};
 use super::failure::{Degraded, Local, OnFailure};
 use super::identity::Identity;
 use super::limit::{Cost, Decision, deciding};
-use super::plan::{Attempt, Entry, Plan, Question, Questions, Standing, plan};
+use super::plan::{Attempt, Entry, Plan, Question, Questions, Source, Standing, plan};
 use super::policy::OnStoreError;
 use super::rules::Rules;
 use super::store::{Answer, Charge, Check, Idempotency, RuleLimit, Settlement, Store, StoreError};
@@ -39,6 +41,8 @@ pub struct Verdict {
     pub shadow: Vec<Shadow>,
     /// What was charged, to be given back if need be.
     pub charges: Vec<Charge>,
+    /// To be held for as long as the request is under way.
+    pub places: Vec<Place>,
 }
 
 #[derive(Clone, Debug)]
@@ -55,6 +59,8 @@ pub enum Reached {
     Missing {
         rule: String,
     },
+    /// Too many requests of one identity are under way.
+    Busy(Busy),
     /// The store did not answer, and the rule says what then; this limit would have been asked.
     Unanswered {
         identity: Identity,
@@ -93,6 +99,24 @@ pub struct Demand<'a> {
     pub idempotency: Option<Idempotency<'a>>,
     /// The time to decide at; none for the store's own clock.
     pub at: Option<Micros>,
+    /// Where what is under way is counted, by whoever knows when it ends.
+    pub under_way: Option<&'a Arc<Concurrency>>,
+}
+
+/// What became of earlier questions to the store for the same request.
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    /// It is known not to answer, so that nobody waits for it twice.
+    pub(super) unreachable: Option<StoreError>,
+    /// So much of the time that the store has for a request is gone.
+    pub(super) spent: Duration,
+}
+
+impl Demand<'_> {
+    /// Wants this much now.
+    pub fn of(cost: Cost) -> Demand<'static> {
+        Demand { cost, idempotency: None, at: None, under_way: None }
+    }
 }
 
 impl Limiter {
@@ -103,16 +127,16 @@ impl Limiter {
         standings: &[Standing],
         demand: Demand<'_>,
     ) -> Result<Verdict, StoreError> {
-        self.check_unless(attempt, standings, demand, None).await
+        self.check_after(attempt, standings, demand, Asking::default()).await
     }
 
-    /// The same where the store is known not to answer, so that nobody waits for it twice.
-    pub(super) async fn check_unless(
+    /// The same after the store was asked for something else already.
+    pub(super) async fn check_after(
         &self,
         attempt: &Attempt<'_>,
         standings: &[Standing],
         demand: Demand<'_>,
-        unreachable: Option<StoreError>,
+        asking: Asking,
     ) -> Result<Verdict, StoreError> {
         let now = demand.at.unwrap_or_else(Micros::now);
         let questions = match plan(&self.rules, attempt, standings, now) {
@@ -127,10 +151,19 @@ impl Limiter {
             }
             Plan::Ask(questions) => questions,
         };
-        let mut verdict = self.ask_all(&questions, demand, unreachable).await?;
+        let places = match demand.under_way {
+            None => Vec::new(),
+            Some(under_way) => match under_way.enter(&questions.enforced).await {
+                Ok(places) => places,
+                Err(busy) => return Ok(Verdict::refused(Reached::Busy(busy))),
+            },
+        };
+        let spent = asking.spent;
+        let mut verdict = self.ask_all(&questions, demand, asking).await?;
+        verdict.places = places;
         verdict.tier.clone_from(&questions.tier);
         if verdict.allowed && verdict.degraded.is_none() {
-            verdict.shadow = self.ask_shadows(&questions, demand).await;
+            verdict.shadow = self.ask_shadows(&questions, demand, spent).await;
         }
         Ok(verdict)
     }
@@ -140,15 +173,15 @@ impl Limiter {
         &self,
         questions: &Questions<'_>,
         demand: Demand<'_>,
-        unreachable: Option<StoreError>,
+        Asking { unreachable, spent }: Asking,
     ) -> Result<Verdict, StoreError> {
         let checks: SmallVec<[Check<'_>; 2]> =
             questions.enforced.iter().map(|q| check(q, demand)).collect();
         let answers: Answers = match (unreachable, checks.as_slice()) {
             (Some(error), all) => all.iter().map(|_| Err(error.clone())).collect(),
-            (None, [only]) => smallvec![self.store.check(only).await],
+            (None, [only]) => smallvec![self.store.check_after(only, spent).await],
             (None, several) => {
-                let all = several.iter().map(|check| self.store.check(check));
+                let all = several.iter().map(|check| self.store.check_after(check, spent));
                 join_all(all).await.into_iter().collect()
             }
         };
@@ -180,10 +213,15 @@ impl Limiter {
     }
 
     /// A shadow that cannot be asked is not heard: it never changes the answer.
-    async fn ask_shadows(&self, questions: &Questions<'_>, demand: Demand<'_>) -> Vec<Shadow> {
+    async fn ask_shadows(
+        &self,
+        questions: &Questions<'_>,
+        demand: Demand<'_>,
+        spent: Duration,
+    ) -> Vec<Shadow> {
         let demand = Demand { idempotency: None, ..demand };
         let asked = questions.shadow.iter().map(|question| async move {
-            let answer = self.store.check(&check(question, demand)).await.ok()?;
+            let answer = self.store.check_after(&check(question, demand), spent).await.ok()?;
             let rule = question.sources.first()?.rule.name.clone();
             Some(Shadow { rule, allowed: answer.allowed() })
         });
@@ -196,7 +234,10 @@ fn check<'a>(question: &'a Question<'_>, demand: Demand<'a>) -> Check<'a> {
         identity: question.identity,
         limits: &question.limits,
         cost: demand.cost,
-        idempotency: demand.idempotency,
+        idempotency: demand.idempotency.filter(|idempotency| {
+            let honour = |source: &Source<'_>| source.rule.honours_idempotency;
+            !idempotency.is_of_client() || question.sources.iter().all(honour)
+        }),
         at: demand.at,
     }
 }
@@ -303,6 +344,7 @@ impl Verdict {
             tier: None,
             shadow: Vec::new(),
             charges: Vec::new(),
+            places: Vec::new(),
         }
     }
 
@@ -320,7 +362,7 @@ impl Verdict {
         self.observed
             && match &self.reached {
                 Reached::Limits { asked, .. } => asked.iter().any(|a| !a.decision.allowed),
-                Reached::Blocked { .. } | Reached::Missing { .. } => true,
+                Reached::Blocked { .. } | Reached::Missing { .. } | Reached::Busy(_) => true,
                 Reached::Unanswered { .. } => {
                     self.degraded.as_ref().is_some_and(|d| d.mode == OnStoreError::Closed)
                 }

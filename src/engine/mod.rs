@@ -1,7 +1,9 @@
 //! What a decision is, and the stores that take it. Names nothing outside itself.
 
 pub mod algo;
+pub mod breaker;
 pub mod clock;
+pub mod concurrency;
 pub mod config;
 pub mod failure;
 pub mod histogram;

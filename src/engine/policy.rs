@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::clock::Micros;
+use super::concurrency::AtOnce;
 use super::identity::{Dimension, Identity, Pattern};
 pub use super::limit::OnChange;
 use super::limit::{Algorithm, Cost, Limit};
@@ -166,6 +167,10 @@ pub struct Rule {
     pub also: bool,
     /// A request without an identity of this dimension is refused.
     pub reject_missing: bool,
+    /// How many requests of one identity may be under way in one gateway.
+    pub at_once: Option<AtOnce>,
+    /// A client's `Idempotency-Key` is believed.
+    pub honours_idempotency: bool,
     /// This process's part of the limits under `local`; none: by the number of gateways.
     pub local_share: Option<f64>,
     pub place: Place,

@@ -38,6 +38,8 @@ pub enum Outcome {
     Blocked,
     /// A rule insists on an identity that the request does not have.
     Missing,
+    /// Too many requests of one identity are under way.
+    Busy,
     /// The store does not answer, and the rule is `closed`.
     Unavailable,
 }
@@ -49,6 +51,7 @@ impl Outcome {
             Outcome::Limited => "limited",
             Outcome::Blocked => "blocked",
             Outcome::Missing => "missing",
+            Outcome::Busy => "busy",
             Outcome::Unavailable => "unavailable",
         }
     }
@@ -96,6 +99,10 @@ impl Answer {
                 answer.state = Some(QuotaState::Throttled);
             }
             Reached::Missing { rule } => answer.rule = Some(rule.clone()),
+            Reached::Busy(busy) => {
+                // When another one ends, nobody knows.
+                (answer.rule, answer.retry_after) = (Some(busy.rule.clone()), Some(Micros::SECOND));
+            }
             // Nobody is protected, and that is not to be silent.
             Reached::NoPolicy => answer.degraded = Some("open"),
             Reached::NoLimit => {}
@@ -126,6 +133,7 @@ fn outcome(verdict: &Verdict) -> Outcome {
         _ if verdict.allowed => Outcome::Allowed,
         Reached::Blocked { .. } => Outcome::Blocked,
         Reached::Missing { .. } => Outcome::Missing,
+        Reached::Busy(_) => Outcome::Busy,
         Reached::Unanswered { .. } => Outcome::Unavailable,
         Reached::Limits { .. } | Reached::NoLimit | Reached::NoPolicy => Outcome::Limited,
     }

@@ -85,6 +85,8 @@ pub struct RuleStats {
     /// What they were when last looked at.
     told: Counters,
     pub took: Histogram,
+    /// Refused because too much was under way.
+    pub busy: AtomicU64,
     /// Who it refuses; only of rules that do.
     pub(super) refused: OnceLock<Box<Mutex<Sketch>>>,
 }
@@ -96,6 +98,7 @@ impl RuleStats {
             counters: Counters::default(),
             told: Counters::default(),
             took: Histogram::default(),
+            busy: AtomicU64::new(0),
             refused: OnceLock::new(),
         })
     }

@@ -15,16 +15,19 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use super::impatient::Impatient;
 use super::proxy::Peer;
 
 /// From the first byte that is awaited to the end of a request's head; so it is also how long a
 /// connection may idle between two requests.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
 const TLS_WITHIN: Duration = Duration::from_secs(10);
+/// A client that takes nothing of its answer for so long has gone, whatever its connection says.
+const TAKES_WITHIN: Duration = Duration::from_secs(60);
 /// Request line and headers of one request.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
@@ -54,12 +57,14 @@ pub struct Door {
     /// True once everybody shall finish.
     pub closing: watch::Receiver<bool>,
     pub head_within: Duration,
+    /// How long a client may take nothing of what it is sent.
+    pub takes_within: Duration,
 }
 
 impl Door {
     pub fn new(max_connections: usize, closing: watch::Receiver<bool>) -> Door {
         let places = Arc::new(Semaphore::new(max_connections));
-        Door { tls: None, places, closing, head_within: HEAD_WITHIN }
+        Door { tls: None, places, closing, head_within: HEAD_WITHIN, takes_within: TAKES_WITHIN }
     }
 
     /// Accepts until closing, then returns; connections finish by themselves, see [`Door::drained`].
@@ -110,13 +115,15 @@ impl Door {
         let Some(tls) = &self.tls else {
             let Some(is_http2) = self.begins_as_http2(&stream).await else { return };
             let peer = Peer { address, is_tls: false };
-            return self.speak(TokioIo::new(stream), is_http2, peer, place, serve).await;
+            let io = TokioIo::new(Impatient::new(stream, self.takes_within));
+            return self.speak(io, is_http2, peer, place, serve).await;
         };
         // Somebody who does not finish the handshake is no client.
         let Ok(Ok(stream)) = timeout(TLS_WITHIN, tls.accept(stream)).await else { return };
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let peer = Peer { address, is_tls: true };
-        self.speak(TokioIo::new(stream), is_http2, peer, place, serve).await;
+        let io = TokioIo::new(Impatient::new(stream, self.takes_within));
+        self.speak(io, is_http2, peer, place, serve).await;
     }
 
     /// Looks at the first bytes without taking them; none when they do not come in time.
@@ -151,7 +158,10 @@ impl Door {
             + Send
             + 'static,
     {
+        let begun = Arc::new(Notify::new());
+        let asked = begun.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
+            asked.notify_one();
             // A tunnel outlives the HTTP on its connection, and keeps its place.
             if request.headers().contains_key(UPGRADE) {
                 request.extensions_mut().insert(place.clone());
@@ -168,6 +178,8 @@ impl Door {
                 biased;
                 _ = connection.as_mut() => return,
                 _ = closing.wait_for(|closing| *closing) => {}
+                // Pings keep it open, but nobody asks: streams that are open may finish.
+                () = no_more(&begun, self.head_within) => {}
             }
             connection.as_mut().graceful_shutdown();
             let _ = connection.await;
@@ -195,6 +207,11 @@ impl Door {
         let all = u32::try_from(max_connections).unwrap_or(u32::MAX);
         timeout(within, self.places.acquire_many(all)).await.is_ok()
     }
+}
+
+/// Returns once nothing was begun for that long.
+async fn no_more(begun: &Notify, within: Duration) {
+    while timeout(within, begun.notified()).await.is_ok() {}
 }
 
 fn http2_builder() -> http2::Builder<TokioExecutor> {

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Gateway;
 use super::counters::{Counted, Mode};
 use super::stats::Stats;
+use crate::engine::breaker::State;
 use crate::engine::clock::Micros;
 use crate::engine::histogram::{BOUNDS_US, Counts};
 use crate::engine::limit::QuotaState;
-use crate::engine::store::redis::Meter;
+use crate::engine::store::redis::{Meter, Shard};
 use crate::engine::store::{MemoryStore, Store};
 
 impl Stats {
@@ -51,6 +52,14 @@ impl Stats {
                         text.sample("rlctl_decisions_total", &labels, count);
                     }
                 }
+            }
+        }
+        let name = "rlctl_concurrency_rejected_total";
+        text.family(name, "counter", "Refused because too much of one identity was under way.");
+        for (_, rule) in used() {
+            let busy = rule.busy.load(Ordering::Relaxed);
+            if busy > 0 {
+                text.sample(name, &[("rule", &rule.name)], busy);
             }
         }
         text.family("rlctl_decision_seconds", "histogram", "Time that a decision took, by rule.");
@@ -127,7 +136,7 @@ impl Stats {
 }
 
 fn stores(text: &mut Text, store: &Store) {
-    let shards: Vec<_> = store.shards().collect();
+    let shards = store.shards();
     if shards.is_empty() {
         return;
     }
@@ -136,22 +145,22 @@ fn stores(text: &mut Text, store: &Store) {
         "histogram",
         "Time of store calls. timeout: the caller gave up; late: when its reply then came.",
     );
-    for (shard, meter) in &shards {
+    for Shard { name: shard, meter, .. } in &shards {
         for (outcome, counts) in meter.times() {
-            let labels = [("shard", *shard), ("outcome", outcome)];
+            let labels = [("shard", &**shard), ("outcome", outcome)];
             text.histogram("rlctl_store_seconds", &labels, &counts);
         }
     }
     let name = "rlctl_store_errors_total";
     text.family(name, "counter", "Store calls that failed, by what with.");
-    for (shard, meter) in &shards {
+    for Shard { name: shard, meter, .. } in &shards {
         for (kind, count) in meter.errors() {
             text.sample(name, &[("shard", shard), ("kind", kind)], count);
         }
     }
     let mut each = |name: &str, kind: &str, help: &str, of: &dyn Fn(&Meter) -> u64| {
         text.family(name, kind, help);
-        for (shard, meter) in &shards {
+        for Shard { name: shard, meter, .. } in &shards {
             text.sample(name, &[("shard", shard)], of(meter));
         }
     };
@@ -170,15 +179,54 @@ fn stores(text: &mut Text, store: &Store) {
     each(
         "rlctl_failovers_total",
         "counter",
-        "Times that a master turned out to have become a replica.",
+        "Times that a replica took the place of a master.",
         &Meter::failovers,
     );
-    each(
-        "rlctl_breaker_state",
+    each("rlctl_store_up", "gauge", "1 while there is a connection.", &|meter| {
+        u64::from(meter.down_since().is_none())
+    });
+    let name = "rlctl_breaker_state";
+    text.family(
+        name,
         "gauge",
-        "0: calls are made; 2: there is no connection, and calls are refused at once.",
-        &|meter| if meter.down_since().is_some() { 2 } else { 0 },
+        "0: calls are made; 1: one at a time; 2: none, it failed too often.",
     );
+    for Shard { name: shard, breaker, .. } in &shards {
+        let state = match breaker.state {
+            State::Closed => 0,
+            State::HalfOpen => 1,
+            State::Open => 2,
+        };
+        text.sample(name, &[("shard", shard)], state);
+    }
+    let name = "rlctl_breaker_opened_total";
+    text.family(name, "counter", "Times that a server failed so often that it was left alone.");
+    for Shard { name: shard, breaker, .. } in &shards {
+        text.sample(name, &[("shard", shard)], breaker.opened);
+    }
+    let name = "rlctl_replication_lag_seconds";
+    text.family(
+        name,
+        "gauge",
+        "How far the farthest replica is behind; 1 or more: at least so far.",
+    );
+    for Shard { name: shard, meter, .. } in &shards {
+        if let Some(lag) = meter.replication_lag() {
+            text.sample(name, &[("shard", shard)], lag.0 as f64 / 1e6);
+        }
+    }
+    let name = "rlctl_sentinel_quorum";
+    text.family(name, "gauge", "1 while enough sentinels agree that a failover is possible.");
+    for Shard { name: shard, meter, .. } in &shards {
+        if let Some(is_there) = meter.sentinel_quorum() {
+            text.sample(name, &[("shard", shard)], u64::from(is_there));
+        }
+    }
+    let name = "rlctl_redirects_total";
+    text.family(name, "counter", "Calls that a cluster sent from one server to another.");
+    for (kind, count) in store.redirects() {
+        text.sample(name, &[("kind", kind)], count);
+    }
 }
 
 fn memory(text: &mut Text, gateway: &Gateway) {

@@ -11,6 +11,7 @@ pub mod grpc;
 pub mod headers;
 pub mod history;
 pub mod identity;
+mod impatient;
 pub mod listen;
 pub mod log;
 mod metrics;
@@ -34,6 +35,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::future::join_all;
 
 use crate::engine::clock::Micros;
+use crate::engine::concurrency::Concurrency;
 use crate::engine::failure::Local;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Cost, QuotaState};
@@ -60,6 +62,8 @@ pub struct Gateway {
     /// Decides while the store is away.
     pub local: Arc<Local>,
     pub stats: Stats,
+    /// What passes through the proxy now, for rules that say how much may.
+    pub under_way: Arc<Concurrency>,
     /// How much is taken on for others.
     pub shed: Shed,
     pub grpc: grpc::Counts,
@@ -92,6 +96,7 @@ impl Gateway {
             registry,
             local,
             stats: Stats::new(about.started),
+            under_way: Arc::default(),
             shed: Shed::default(),
             grpc: grpc::Counts::default(),
             about,
@@ -153,6 +158,19 @@ impl Gateway {
         let verdict = self.limiter.check(moment, attempt, demand).await?;
         let answer = Answer::of(&verdict, None, Micros::now());
         Ok((verdict, answer))
+    }
+
+    /// The refusal of somebody who is blocked, counted; for requests that are not charged. None for
+    /// everybody else.
+    pub async fn refuse_blocked(
+        &self,
+        moment: &Moment,
+        attempt: &Attempt<'_>,
+    ) -> Option<(Verdict, Answer)> {
+        let began = Micros::now();
+        let verdict = self.limiter.block(moment, attempt, began).await?;
+        let answer = self.count(attempt, &verdict, began);
+        Some((verdict, answer)).filter(|(verdict, _)| !verdict.allowed)
     }
 
     fn count(&self, attempt: &Attempt<'_>, verdict: &Verdict, began: Micros) -> Answer {

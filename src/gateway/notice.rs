@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::Gateway;
 use super::events::{Event, Kind, Level};
 use super::history::Tally;
+use crate::engine::breaker::State;
 use crate::engine::clock::Micros;
 use crate::output::about;
 
@@ -23,6 +24,9 @@ pub(super) struct Noticed {
 struct Shard {
     down_since: Option<Micros>,
     connections: u64,
+    failovers: u64,
+    breaker_opened: u64,
+    is_left_alone: bool,
 }
 
 impl Noticed {
@@ -79,16 +83,34 @@ impl Noticed {
 
     fn look_at_store(&mut self, gateway: &Gateway, now: Micros, events: &mut Vec<Event>) {
         let store = &gateway.limiter.store;
-        for (shard, meter) in store.shards() {
-            let is = Shard { down_since: meter.down_since(), connections: meter.connections() };
+        for seen in store.shards() {
+            let (shard, meter) = (&seen.name, &seen.meter);
+            let is = Shard {
+                down_since: meter.down_since(),
+                connections: meter.connections(),
+                failovers: meter.failovers(),
+                breaker_opened: seen.breaker.opened,
+                is_left_alone: seen.breaker.state != State::Closed,
+            };
             let was = self
                 .shards
-                .insert(shard.into(), is)
+                .insert(shard.to_string(), is)
                 .unwrap_or(Shard { connections: is.connections, ..Shard::default() });
             let mut tell = |at, level, text| events.push(Event::new(at, Kind::Store, level, text));
+            if is.failovers > was.failovers {
+                tell(now, Level::Warning, format!("{shard} failed over"));
+            }
+            if is.breaker_opened > was.breaker_opened {
+                let text = format!("{shard} fails too often: it is left alone, and probed");
+                tell(now, Level::Critical, text);
+            }
+            let was_left_alone = was.is_left_alone || is.breaker_opened > was.breaker_opened;
+            if was_left_alone && !is.is_left_alone {
+                tell(now, Level::Info, format!("{shard} is asked again"));
+            }
             match (was.down_since, is.down_since) {
                 (None, Some(since)) => {
-                    let why = store.trouble().map_or_else(String::new, |why| format!(": {why}"));
+                    let why = seen.trouble.map_or_else(String::new, |why| format!(": {why}"));
                     tell(since, Level::Critical, format!("{shard} is away{why}"));
                 }
                 (Some(since), None) => {

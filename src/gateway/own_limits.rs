@@ -22,7 +22,7 @@ pub(super) async fn own_limits(
     attempt: &Attempt<'_>,
     settings: &GatewaySettings,
 ) -> Response<Bytes> {
-    let demand = Demand { cost: Cost::PEEK, idempotency: None, at: None };
+    let demand = Demand::of(Cost::PEEK);
     let Ok((verdict, answer)) = gateway.peek(moment, attempt, demand).await else {
         return super::refusal::problem(http::StatusCode::BAD_REQUEST, "that cannot be asked");
     };

@@ -103,6 +103,10 @@ fn words(verdict: &Verdict, answer: &Answer) -> (&'static str, String) {
         }
         // Why somebody is blocked is the operator's business.
         Reached::Blocked { .. } => ("blocked", "access is blocked".into()),
+        Reached::Busy(busy) => {
+            let max = busy.at_once.max;
+            ("too_many_at_once", format!("at most {max} requests at a time; try again in 1 s"))
+        }
         Reached::Missing { rule } => {
             ("identity_required", format!("rule {rule} needs to know who asks"))
         }

@@ -35,6 +35,8 @@ pub struct ServeOptions {
     pub upstream_patience: Duration,
     /// How long the head of a request may take, and a connection may idle before it.
     pub head_within: Duration,
+    /// How long a client may take nothing of its answer.
+    pub takes_within: Duration,
 }
 
 impl ServeOptions {
@@ -48,6 +50,7 @@ impl ServeOptions {
             drain: Duration::from_secs(30),
             upstream_patience: Duration::from_secs(60),
             head_within: Duration::from_secs(30),
+            takes_within: Duration::from_secs(60),
         }
     }
 }
@@ -149,6 +152,7 @@ fn work(
         let door = Door {
             tls: options.tls.clone(),
             head_within: options.head_within,
+            takes_within: options.takes_within,
             ..Door::new(share, closing)
         };
         let serve = move |request, peer| {

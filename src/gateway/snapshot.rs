@@ -11,20 +11,29 @@ use super::stats::{By, Stats, lock};
 use super::top::Ranked;
 use crate::engine::clock::Micros;
 use crate::engine::histogram::Counts;
+use crate::engine::policy::{Rule, RuleLimits};
+use crate::engine::store::redis::Shard;
 use crate::output::SCHEMA;
 
-/// Rows of each list.
-const ROWS: usize = 20;
+/// Rows of each list, if nobody asks for more.
+pub(super) const ROWS: usize = 20;
+/// Limits of a rule that are told.
+const LIMITS: usize = 8;
 const EVENTS: usize = 50;
 
 impl Stats {
     pub fn snapshot(&self, gateway: &Gateway, now: Micros) -> Value {
+        self.snapshot_of(gateway, now, ROWS)
+    }
+
+    /// With so many rows of who stands out.
+    pub fn snapshot_of(&self, gateway: &Gateway, now: Micros, rows: usize) -> Value {
         let kept = lock(&self.history);
         let (second, ten) = (kept.last(1), kept.last(10));
         let history = in_columns(&kept);
         drop(kept);
         let (warning, throttled) = lock(&gateway.watch).by_state();
-        let top = |by| self.top(by, None, ROWS).iter().map(Ranked::to_json).collect::<Value>();
+        let top = |by| self.top(by, None, rows).iter().map(Ranked::to_json).collect::<Value>();
         let load = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
         json!({
             "schema": SCHEMA,
@@ -37,7 +46,7 @@ impl Stats {
             "degraded_since_us": self.degraded_since().map(|since| since.0),
             "decision": latency(&ten.took),
             "upstream": latency(&self.upstream.counts()),
-            "rules": rules(&ten),
+            "rules": rules(gateway, &ten),
             "store": stores(gateway, &ten),
             "policy": policy(gateway, now),
             "observe_only": gateway.limiter.view.snapshot().switches.observe.is_some(),
@@ -76,7 +85,7 @@ impl Ranked {
     pub fn to_json(&self) -> Value {
         json!({
             "identity": self.identity.as_str(),
-            "per_second": self.per_second(),
+            "per_second": self.per_second,
             "share": self.share,
             "weight": self.weight,
             "too_high_by": self.too_high_by,
@@ -84,6 +93,9 @@ impl Ranked {
             "reason": self.last.outcome.name(),
             "limit": self.last.limit.as_ref().map(|limit| limit.limit().to_string()),
             "used": self.last.used,
+            "retry_after_us": self.last.retry_after.map(|wait| wait.0),
+            "endpoint": self.last.endpoint,
+            "since_us": self.since.0,
             "last_us": self.last.at.0,
         })
     }
@@ -103,13 +115,24 @@ fn rates(second: &Second) -> Value {
 }
 
 /// The busiest refusers first.
-fn rules(ten: &Second) -> Value {
+fn rules(gateway: &Gateway, ten: &Second) -> Value {
+    let current = gateway.limiter.policy.current();
     let mut rules: Vec<_> = ten.rules.iter().collect();
     rules.sort_by_key(|(_, tally)| std::cmp::Reverse((tally.rejected, tally.all())));
     let of = |(rule, tally): &(std::sync::Arc<super::counters::RuleStats>, Tally)| {
         let rate = |count: u32| ten.rate(u64::from(count));
+        let known = current.as_ref().and_then(|current| current.rules.policy().rule(&rule.name));
+        let limits = |rule: &Rule| match &rule.limits {
+            RuleLimits::OfTier => vec!["by tier".to_string()],
+            RuleLimits::Own(own) => {
+                own.iter().take(LIMITS).map(|spec| spec.limit.to_string()).collect()
+            }
+        };
         json!({
             "rule": &*rule.name,
+            "shadow": known.is_some_and(|rule| rule.shadow),
+            "on_store_error": known.map(|rule| rule.on_store_error.name()),
+            "limits": known.map(limits).unwrap_or_default(),
             "allowed": rate(tally.allowed),
             "rejected": rate(tally.rejected),
             "shadow_rejected": rate(tally.shadow),
@@ -122,15 +145,18 @@ fn rules(ten: &Second) -> Value {
 fn stores(gateway: &Gateway, ten: &Second) -> Value {
     let store = &gateway.limiter.store;
     let none = Counts::default();
-    let of = |(shard, meter): (&str, &crate::engine::store::redis::Meter)| {
-        let recent = ten.replies.iter().find(|(known, _)| known == shard);
+    let of = |shard: &Shard| {
+        let (name, meter) = (&*shard.name, &shard.meter);
+        let recent = ten.replies.iter().find(|(known, _)| known == name);
         let down_since = meter.down_since();
         json!({
-            "shard": shard,
+            "shard": name,
             "latency": latency(recent.map_or(&none, |(_, counts)| counts)),
-            "breaker": if down_since.is_some() { "open" } else { "closed" },
+            "breaker": shard.breaker.state.name(),
+            "breaker_lasted_us": shard.breaker.lasted.0,
+            "breaker_opened": shard.breaker.opened,
             "down_since_us": down_since.map(|since| since.0),
-            "trouble": store.trouble().map(|why| why.to_string()),
+            "trouble": shard.trouble.as_ref().map(ToString::to_string),
             "errors": meter.errors().filter(|(_, n)| *n > 0)
                 .collect::<std::collections::BTreeMap<_, _>>(),
             "unknown": meter.unknown(),
@@ -138,7 +164,7 @@ fn stores(gateway: &Gateway, ten: &Second) -> Value {
             "failovers": meter.failovers(),
         })
     };
-    store.shards().map(of).collect()
+    store.shards().iter().map(of).collect()
 }
 
 fn policy(gateway: &Gateway, now: Micros) -> Value {

@@ -12,7 +12,7 @@ use super::events::{Event, Events, Kind, Level};
 use super::history::History;
 use super::log::{Log, Violation};
 use super::notice::Noticed;
-use super::top::{Last, Ranked, Sketch};
+use super::top::{Last, MAX_ENDPOINT_BYTES, Ranked, Sketch};
 use crate::engine::clock::Micros;
 use crate::engine::histogram::Histogram;
 use crate::engine::identity::Identity;
@@ -22,6 +22,7 @@ use crate::engine::plan::Attempt;
 use crate::engine::quota_watch::Transition;
 use crate::engine::registry::Member;
 use crate::engine::store::RuleLimit;
+use crate::engine::store::redis::Shard;
 use crate::gateway::Gateway;
 
 /// Enough to tell shares to a percent.
@@ -122,6 +123,10 @@ impl Stats {
             }
             Reached::Unanswered { limit, .. } => self.rules.with(limit.rule(), count),
             Reached::Missing { rule } => self.rules.with(rule, count),
+            Reached::Busy(busy) => self.rules.with(&busy.rule, |rule| {
+                rule.busy.fetch_add(1, Ordering::Relaxed);
+                count(rule);
+            }),
             Reached::Blocked { .. } => count(&self.rules.blocked),
             Reached::NoLimit => count(&self.rules.unlimited),
             Reached::NoPolicy => count(&self.rules.no_policy),
@@ -154,7 +159,7 @@ impl Stats {
             let is_somebody = |identity: &&Identity| !identity.as_str().starts_with("global:");
             let who = deciding.or(attempt.identities.first()).filter(is_somebody);
             if let Some(who) = who.or_else(|| attempt.identities.iter().find(is_somebody)) {
-                lock(&self.seen).record(who, weight, last(verdict, rule, told, now));
+                lock(&self.seen).record(who, weight, last(attempt, verdict, rule, told, now));
             }
         }
         if told.counted == Counted::Allowed {
@@ -165,7 +170,7 @@ impl Stats {
             && let Some(weight) = sampled(self.refused_every.load(Ordering::Relaxed))
         {
             let sketch = self.sketch_of(rule);
-            lock(sketch).record(who, weight, last(verdict, rule, told, now));
+            lock(sketch).record(who, weight, last(attempt, verdict, rule, told, now));
         }
         if let Some(log) = self.log.get() {
             log.violation(&violation(attempt, verdict, rule, who, told, now));
@@ -214,7 +219,8 @@ impl Stats {
         self.rules.settle();
         let rules = self.rules.all();
         let shards = gateway.limiter.store.shards();
-        let replies = shards.map(|(shard, meter)| (shard.to_string(), meter.replies())).collect();
+        let of = |shard: &Shard| (shard.name.to_string(), shard.meter.replies());
+        let replies = shards.iter().map(of).collect();
         let mut history = lock(&self.history);
         let second = history.tick(&rules, replies, self.started, now);
         let (tally, began) = (second.tally, now.saturating_sub(second.length));
@@ -293,14 +299,35 @@ fn deciding_identity(verdict: &Verdict) -> Option<&Identity> {
     match &verdict.reached {
         Reached::Limits { decided, asked } => Some(&asked[*decided].identity),
         Reached::Blocked { identity, .. } | Reached::Unanswered { identity, .. } => Some(identity),
+        Reached::Busy(busy) => Some(&busy.identity),
         Reached::Missing { .. } | Reached::NoLimit | Reached::NoPolicy => None,
     }
 }
 
-fn last(verdict: &Verdict, rule: &RuleStats, told: &Told, now: Micros) -> Last {
+fn last(
+    attempt: &Attempt<'_>,
+    verdict: &Verdict,
+    rule: &RuleStats,
+    told: &Told,
+    now: Micros,
+) -> Last {
     let (limit, used) = limit_and_use(verdict);
     let (rule, outcome) = (rule.name.clone(), reason(verdict, told));
-    Last { rule, outcome, limit: limit.cloned(), used, at: now }
+    let retry_after = match &verdict.reached {
+        Reached::Limits { decided, asked } => asked[*decided].decision.retry_after,
+        _ => None,
+    };
+    // Of those that pass nobody asks what they asked for.
+    let path = attempt.target.path.filter(|_| told.counted != Counted::Allowed);
+    let endpoint = path.map(|path| {
+        let mut end = path.len().min(MAX_ENDPOINT_BYTES);
+        while !path.is_char_boundary(end) {
+            end -= 1;
+        }
+        let method = attempt.target.method.unwrap_or_default();
+        format!("{method} {}", &path[..end]).trim_start().into()
+    });
+    Last { rule, outcome, limit: limit.cloned(), used, retry_after, endpoint, at: now }
 }
 
 /// Of the limit that decided.
@@ -321,6 +348,7 @@ fn reason(verdict: &Verdict, told: &Told) -> Outcome {
         _ if told.counted == Counted::Allowed => Outcome::Allowed,
         Reached::Blocked { .. } => Outcome::Blocked,
         Reached::Missing { .. } => Outcome::Missing,
+        Reached::Busy(_) => Outcome::Busy,
         Reached::Unanswered { .. } => Outcome::Unavailable,
         Reached::Limits { .. } | Reached::NoLimit | Reached::NoPolicy => Outcome::Limited,
     }

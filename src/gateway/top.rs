@@ -17,6 +17,10 @@ use crate::gateway::answer::Outcome;
 
 /// Weights are multiplied by this once a second: 0.5 to the power of 1/60.
 const FADES: f64 = 0.988_514_020_352_896_1;
+/// How much the last second weighs in a rate, against all before it.
+const LAST_SECOND: f64 = 0.5;
+/// Of what somebody asked for, so much is remembered.
+pub const MAX_ENDPOINT_BYTES: usize = 120;
 /// What has faded to this is forgotten: one request, after about five minutes.
 const FORGOTTEN_AT: f64 = 0.03;
 
@@ -35,7 +39,20 @@ pub struct Sketch {
 struct Entry {
     identity: Identity,
     too_high_by: f64,
+    /// When it got its place.
+    since: Micros,
+    /// In this second, and by the second before it.
+    counted: f64,
+    rate: Option<f64>,
     last: Last,
+}
+
+/// What is added to somebody's place.
+struct Known {
+    too_high_by: f64,
+    since: Micros,
+    counted: f64,
+    rate: Option<f64>,
 }
 
 /// The latest decision about somebody.
@@ -45,6 +62,10 @@ pub struct Last {
     pub outcome: Outcome,
     pub limit: Option<Arc<RuleLimit>>,
     pub used: Option<u64>,
+    /// What it was told to wait, if it was refused.
+    pub retry_after: Option<Micros>,
+    /// What it asked for; the beginning, where that is long.
+    pub endpoint: Option<Box<str>>,
     pub at: Micros,
 }
 
@@ -57,14 +78,11 @@ pub struct Ranked {
     pub too_high_by: f64,
     /// Of the weight of all.
     pub share: f64,
+    /// Since when it has stood out without being forgotten in between.
+    pub since: Micros,
+    /// Requests a second of late: what is older than a few seconds hardly counts.
+    pub per_second: f64,
     pub last: Last,
-}
-
-impl Ranked {
-    /// Requests a second, for somebody who keeps coming evenly.
-    pub fn per_second(&self) -> f64 {
-        self.weight * (1.0 - FADES)
-    }
 }
 
 impl Sketch {
@@ -82,21 +100,30 @@ impl Sketch {
     /// What a sketch takes at worst.
     pub const fn max_bytes(places: usize) -> usize {
         // Vectors grow by doubling.
-        2 * places * (16 + size_of::<Entry>()) + places * MAX_IDENTITY_BYTES
+        2 * places * (16 + size_of::<Entry>()) + places * (MAX_IDENTITY_BYTES + MAX_ENDPOINT_BYTES)
     }
 
     pub fn record(&mut self, identity: &Identity, weight: f64, last: Last) {
         self.total += weight;
-        self.put(identity, weight, 0.0, last);
+        let since = last.at;
+        let known = Known { too_high_by: 0.0, since, counted: weight, rate: None };
+        self.put(identity, weight, known, last);
     }
 
-    fn put(&mut self, identity: &Identity, weight: f64, too_high_by: f64, last: Last) {
+    fn put(&mut self, identity: &Identity, weight: f64, known: Known, last: Last) {
+        let Known { too_high_by, since, counted, rate } = known;
         let hash = self.hasher.hash_one(identity.as_str());
         let same = |n: &usize| self.hashes[*n] == hash && self.entries[*n].identity == *identity;
         if let Some(n) = (0..self.hashes.len()).find(same) {
             self.weights[n] += weight;
             let entry = &mut self.entries[n];
             entry.too_high_by += too_high_by;
+            entry.since = entry.since.min(since);
+            entry.counted += counted;
+            entry.rate = match (entry.rate, rate) {
+                (Some(own), Some(other)) => Some(own + other),
+                (own, other) => own.or(other),
+            };
             if last.at >= entry.last.at {
                 entry.last = last;
             }
@@ -106,7 +133,7 @@ impl Sketch {
         if self.hashes.len() < self.places {
             self.hashes.push(hash);
             self.weights.push(weight);
-            self.entries.push(Entry { identity, too_high_by, last });
+            self.entries.push(Entry { identity, too_high_by, since, counted, rate, last });
             return;
         }
         let least =
@@ -115,14 +142,17 @@ impl Sketch {
         let inherited = self.weights[n];
         self.hashes[n] = hash;
         self.weights[n] += weight;
-        self.entries[n] = Entry { identity, too_high_by: inherited + too_high_by, last };
+        self.entries[n] =
+            Entry { identity, too_high_by: inherited + too_high_by, since, counted, rate, last };
     }
 
     /// Takes in what another one has seen.
     pub fn merge(&mut self, other: &Sketch) {
         self.total += other.total;
         for (entry, weight) in other.entries.iter().zip(&other.weights) {
-            self.put(&entry.identity, *weight, entry.too_high_by, entry.last.clone());
+            let Entry { too_high_by, since, counted, rate, .. } = *entry;
+            let known = Known { too_high_by, since, counted, rate };
+            self.put(&entry.identity, *weight, known, entry.last.clone());
         }
     }
 
@@ -131,7 +161,11 @@ impl Sketch {
         self.total *= FADES;
         for n in (0..self.weights.len()).rev() {
             self.weights[n] *= FADES;
-            self.entries[n].too_high_by *= FADES;
+            let entry = &mut self.entries[n];
+            entry.too_high_by *= FADES;
+            let counted = std::mem::take(&mut entry.counted);
+            let rate = entry.rate.unwrap_or(counted);
+            entry.rate = Some(rate + (counted - rate) * LAST_SECOND);
             if self.weights[n] < FORGOTTEN_AT {
                 self.hashes.swap_remove(n);
                 self.weights.swap_remove(n);
@@ -155,8 +189,10 @@ impl Sketch {
         all.sort_by(|a, b| b.1.total_cmp(&a.1));
         all.truncate(n);
         let of = |(place, weight): (usize, f64)| {
-            let Entry { identity, too_high_by, last } = self.entries[place].clone();
-            Ranked { identity, weight, too_high_by, share: (weight / total).min(1.0), last }
+            let Entry { identity, too_high_by, since, counted, rate, last } =
+                self.entries[place].clone();
+            let (share, per_second) = ((weight / total).min(1.0), rate.unwrap_or(counted));
+            Ranked { identity, weight, too_high_by, share, since, per_second, last }
         };
         all.into_iter().map(of).collect()
     }
@@ -175,7 +211,15 @@ mod tests {
 
     fn last(at: u64) -> Last {
         let (rule, outcome) = ("r".into(), Outcome::Limited);
-        Last { rule, outcome, limit: None, used: None, at: Micros(at) }
+        Last {
+            rule,
+            outcome,
+            limit: None,
+            used: None,
+            retry_after: None,
+            endpoint: None,
+            at: Micros(at),
+        }
     }
 
     fn record(sketch: &mut Sketch, who: &str, times: u64) {
@@ -222,8 +266,31 @@ mod tests {
             record(&mut sketch, "user:1", 50);
             sketch.fade();
         }
-        let told = sketch.top(1)[0].per_second();
+        let told = sketch.top(1)[0].per_second;
         assert!((48.0..52.0).contains(&told), "{told}");
+        // A burst is told within seconds, and so is its end.
+        (0..3).for_each(|_| {
+            record(&mut sketch, "user:2", 1_000);
+            sketch.fade();
+        });
+        let rate = |sketch: &Sketch| {
+            sketch.top(2).into_iter().find(|r| r.identity.as_str() == "user:2").unwrap().per_second
+        };
+        assert!(rate(&sketch) > 950.0);
+        (0..5).for_each(|_| sketch.fade());
+        assert!(rate(&sketch) < 50.0);
+    }
+
+    #[test]
+    fn since_when_somebody_stands_out_is_known() {
+        let mut sketch = Sketch::new(8);
+        let who = "user:1".parse().unwrap();
+        (5..9).for_each(|at| sketch.record(&who, 1.0, last(at)));
+        assert_eq!(sketch.top(1)[0].since, Micros(5));
+        let mut other = Sketch::new(8);
+        other.record(&who, 1.0, last(3));
+        sketch.merge(&other);
+        assert_eq!(sketch.top(1)[0].since, Micros(3));
     }
 
     #[test]

@@ -11,25 +11,36 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Gateway;
 use crate::engine::clock::Micros;
 use crate::engine::registry::Member;
+use crate::engine::store::Store;
+use crate::engine::store::redis::Lookout;
 
 /// Often enough that a gateway which misses two of them still counts as there.
 const EVERY: Duration = Duration::from_secs(2);
 /// The grain of rates and history.
 const TICK: Duration = Duration::from_secs(1);
+/// Between two looks at replicas and sentinels: a few commands each.
+const LOOK_AROUND: Duration = Duration::from_secs(1);
 
 impl Gateway {
     /// Keeps going for as long as somebody holds the gateway.
     pub fn keep_up(self: &Arc<Gateway>) {
         tokio::spawn(keep_up(Arc::downgrade(self)));
         tokio::spawn(tick(Arc::downgrade(self)));
+        tokio::spawn(look_around(Arc::downgrade(self)));
+    }
+
+    /// Goes by what the policy says of the store.
+    fn follow_policy(&self) {
+        if let Some(current) = self.limiter.policy.current() {
+            let defaults = &current.rules.policy().defaults;
+            self.limiter.store.set_deadline(defaults.deadline);
+            self.limiter.store.set_breaker(defaults.breaker);
+            self.limiter.view.set_deadline(defaults.deadline);
+            self.limiter.view.set_breaker(defaults.breaker);
+        }
     }
 
     async fn tend(&self) {
-        if let Some(current) = self.limiter.policy.current() {
-            let deadline = current.rules.policy().defaults.deadline;
-            self.limiter.store.set_deadline(deadline);
-            self.limiter.view.set_deadline(deadline);
-        }
         let member =
             Member { id: self.about.id.clone(), seen: Micros::ZERO, about: self.introduction() };
         // Who cannot be heard keeps the last number of gateways that was known.
@@ -52,6 +63,9 @@ impl Gateway {
             "policy_version": loaded.map(|loaded| loaded.version),
             "policy_hash": loaded.map(|loaded| loaded.short_hash()),
             "ready": self.is_ready(),
+            "breakers": self.limiter.store.shards().iter()
+                .map(|shard| (shard.name.to_string(), shard.breaker.state.name()))
+                .collect::<std::collections::BTreeMap<_, _>>(),
             "degraded_since_us": self.stats.degraded_since().map(|since| since.0),
         })
     }
@@ -67,14 +81,32 @@ async fn keep_up(gateway: Weak<Gateway>) {
     }
 }
 
+/// How far replicas are behind and whether sentinels have their quorum: what a failover would cost,
+/// before there is one.
+async fn look_around(gateway: Weak<Gateway>) {
+    let mut lookout = Lookout::default();
+    let mut ticks = interval(LOOK_AROUND);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(gateway) = gateway.upgrade() else { return };
+        match &*gateway.limiter.store {
+            Store::Redis(store) => store.look_around(&mut lookout).await,
+            Store::Memory(_) | Store::Simulated(_) => return,
+        }
+    }
+}
+
 /// Apart from the rest, which may wait for a store.
 async fn tick(gateway: Weak<Gateway>) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
+    gateway.upgrade().inspect(|gateway| gateway.follow_policy());
     loop {
         ticks.tick().await;
         let Some(gateway) = gateway.upgrade() else { return };
+        gateway.follow_policy();
         // With twenty thousand rules it takes some milliseconds, which no request shall wait for.
         let _ = spawn_blocking(move || gateway.stats.tick(&gateway, Micros::now())).await;
     }

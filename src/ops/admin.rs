@@ -33,6 +33,20 @@ pub enum AdminError {
     NoGateway { at: String, why: String },
 }
 
+impl AdminError {
+    /// The reason alone, where it is said beside the address.
+    pub fn why(&self) -> String {
+        match self {
+            AdminError::Unreachable { why, .. } => format!("does not answer: {why}"),
+            AdminError::NoToken { status, why, .. } | AdminError::Refused { status, why, .. } => {
+                format!("answers {status}: {why}")
+            }
+            AdminError::NoGateway { why, .. } => format!("is no gateway: {why}"),
+            AdminError::Address(_) | AdminError::Token => self.to_string(),
+        }
+    }
+}
+
 /// A gateway that can be asked.
 #[derive(Debug)]
 pub struct Admin {
@@ -109,6 +123,70 @@ impl Admin {
             StatusCode::UNAUTHORIZED => AdminError::NoToken { at, status: number, why },
             _ => AdminError::Refused { at, status: number, why },
         })
+    }
+}
+
+/// Server-sent events of a gateway, one after the other.
+#[derive(Debug)]
+pub struct Events {
+    reply: reqwest::Response,
+    unread: Vec<u8>,
+    at: String,
+}
+
+impl Admin {
+    /// Opens a stream of events.
+    pub async fn events(&self, path: &str) -> Result<Events, AdminError> {
+        let wrong = |why: String| AdminError::NoGateway { at: self.at(), why };
+        let url = self.base.join(path).map_err(|error| wrong(error.to_string()))?;
+        // It has no end; how long each event may take is for whoever waits for it.
+        let mut request = self.http.get(url).timeout(Duration::MAX);
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, token);
+        }
+        let unreachable =
+            |error: reqwest::Error| AdminError::Unreachable { at: self.at(), why: root(&error) };
+        let opening = tokio::time::timeout(ANSWER_WITHIN, request.send());
+        let late = |_| AdminError::Unreachable { at: self.at(), why: "it is silent".into() };
+        let reply = opening.await.map_err(late)?.map_err(unreachable)?;
+        let (at, status) = (self.at(), reply.status().as_u16());
+        match reply.status() {
+            StatusCode::OK => Ok(Events { reply, unread: Vec::new(), at }),
+            StatusCode::UNAUTHORIZED => {
+                Err(AdminError::NoToken { at, status, why: "it knows no such token".into() })
+            }
+            StatusCode::NOT_FOUND => Err(wrong("it has no such stream".into())),
+            _ => Err(AdminError::Refused { at, status, why: "it gives no stream".into() }),
+        }
+    }
+}
+
+impl Events {
+    /// The data of the next event; none when the gateway has ended the stream.
+    pub async fn next(&mut self) -> Result<Option<String>, AdminError> {
+        loop {
+            if let Some(end) = self.unread.windows(2).position(|two| two == b"\n\n") {
+                let event: Vec<u8> = self.unread.drain(..end + 2).collect();
+                let event = String::from_utf8_lossy(&event);
+                let data: Vec<&str> =
+                    event.lines().filter_map(|line| line.strip_prefix("data:")).collect();
+                // What has no data only keeps the connection alive.
+                if !data.is_empty() {
+                    return Ok(Some(data.join("\n").trim_start().to_string()));
+                }
+                continue;
+            }
+            if self.unread.len() > MAX_ANSWER_BYTES {
+                let why = "it sends an event without end".into();
+                return Err(AdminError::NoGateway { at: self.at.clone(), why });
+            }
+            let chunk = self.reply.chunk().await.map_err(|error| AdminError::Unreachable {
+                at: self.at.clone(),
+                why: root(&error),
+            })?;
+            let Some(chunk) = chunk else { return Ok(None) };
+            self.unread.extend_from_slice(&chunk);
+        }
     }
 }
 

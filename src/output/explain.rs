@@ -9,13 +9,27 @@ use crate::engine::limit::{Algorithm, Decision, Limit};
 pub fn explain(limit: &Limit, decision: &Decision, cost: u64, taken: bool) -> Vec<String> {
     let mut lines = vec![promise(limit), standing(limit, decision)];
     lines.push(outcome(limit, decision, cost, taken));
-    if decision.clock_jump {
-        lines.push(
-            "its last charge lay over a period in the future, so it started whole: check the clock"
-                .into(),
-        );
-    }
+    lines.extend(decision.clock_jump.then(clock_jump));
     lines
+}
+
+/// The same where nothing was asked for: how the limit stands, and what a cost of 1 would be told.
+pub fn explain_standing(limit: &Limit, now: &Decision, of_one: &Decision) -> Vec<String> {
+    let mut lines = vec![promise(limit), standing(limit, now)];
+    lines.push(match of_one.retry_after {
+        _ if of_one.allowed && of_one.delay > Micros::ZERO => {
+            format!("a cost of 1 would be let in, to be held for {}", about(of_one.delay))
+        }
+        _ if of_one.allowed => format!("a cost of 1 would pass and leave {}", of_one.remaining),
+        Some(wait) => format!("a cost of 1 would be refused; it fits in {}", about(wait)),
+        None => "a cost of 1 would be refused, now and later".into(),
+    });
+    lines.extend(now.clock_jump.then(clock_jump));
+    lines
+}
+
+fn clock_jump() -> String {
+    "its last charge lay over a period in the future, so it started whole: check the clock".into()
 }
 
 /// What the limit says, independent of anybody's use of it.

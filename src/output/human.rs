@@ -16,6 +16,15 @@ pub fn about(duration: Micros) -> String {
     Micros(duration.0.div_ceil(keep) * keep).to_string()
 }
 
+/// `1 key`, `2 keys`, `0 identities`.
+pub fn counted(number: u64, one: &str) -> String {
+    match (number, one.strip_suffix('y')) {
+        (1, _) => format!("1 {one}"),
+        (_, Some(stem)) if !one.ends_with("ey") => format!("{number} {stem}ies"),
+        _ => format!("{number} {one}s"),
+    }
+}
+
 /// A moment to the second, in UTC: `2026-12-01T00:00:00Z`.
 pub fn moment(at: Micros) -> String {
     let seconds = i64::try_from(at.0 / Micros::SECOND.0).unwrap_or(i64::MAX);
@@ -25,9 +34,47 @@ pub fn moment(at: Micros) -> String {
     }
 }
 
+/// A number with its thousands apart: `9999`, `12 345`, `1 234 567`.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    if digits.len() < 5 {
+        return digits;
+    }
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn thousands_stand_apart() {
+        for (number, text) in [
+            (0, "0"),
+            (9_999, "9999"),
+            (10_000, "10 000"),
+            (123_456, "123 456"),
+            (1_234_567, "1 234 567"),
+        ] {
+            assert_eq!(count(number), text);
+        }
+    }
+
+    #[test]
+    fn things_are_counted() {
+        for (number, one, text) in
+            [(1, "key", "1 key"), (2, "key", "2 keys"), (0, "identity", "0 identities")]
+        {
+            assert_eq!(counted(number, one), text);
+        }
+    }
 
     #[test]
     fn moments_are_spelled_in_utc() {

@@ -92,7 +92,7 @@ impl Replay {
     /// Removes what the trace left in its store.
     pub async fn clean_up(self) -> Result<(), StoreError> {
         match &self.store {
-            Store::Memory(_) => Ok(()),
+            Store::Memory(_) | Store::Simulated(_) => Ok(()),
             Store::Redis(store) => store.remove(self.keys.iter()).await,
         }
     }

@@ -52,6 +52,6 @@ pub(crate) async fn ask_for(
     target: Target<'_>,
 ) -> Verdict {
     let attempt = Attempt { identities, target, tier: None };
-    let demand = Demand { cost: cost(1), idempotency: None, at: None };
+    let demand = Demand::of(cost(1));
     gateway.decide(&gateway.moment(), &attempt, demand).await.expect("a verdict").0
 }

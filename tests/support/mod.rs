@@ -3,8 +3,12 @@
 pub(crate) mod api;
 pub(crate) mod decider;
 pub(crate) mod gateway;
+pub(crate) mod operated;
+pub(crate) mod proxy;
 pub(crate) mod redis;
 pub(crate) mod rng;
+pub(crate) mod schema;
+pub(crate) mod servers;
 pub(crate) mod stalls;
 
 use std::sync::Arc;

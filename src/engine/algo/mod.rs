@@ -5,6 +5,7 @@
 //! Each algorithm is one file with its Lua twin beside it; this file holds what all share: the
 //! order of time, limits of zero, and which one is called.
 
+mod bound;
 pub mod bucket;
 mod fixed_window;
 mod leaky_bucket;
@@ -13,6 +14,7 @@ mod sliding_window;
 
 use super::clock::Micros;
 use super::limit::{Algorithm, Cost, Decision, Limit, OnChange, mul_div};
+pub use bound::bound;
 pub use bucket::Backlog;
 pub use fixed_window::FixedWindow;
 pub use sliding_log::SlidingLog;
@@ -52,6 +54,20 @@ impl State {
             State::SlidingWindow(s) => s.last,
             State::SlidingLog(s) => s.last(),
         }
+    }
+
+    /// Whether anything was ever charged.
+    pub fn is_used(&self) -> bool {
+        self.last() > Micros::ZERO
+    }
+
+    /// How much memory it takes, with what it keeps elsewhere.
+    pub fn bytes(&self) -> usize {
+        size_of::<State>()
+            + match self {
+                State::SlidingLog(s) => s.bytes_apart(),
+                _ => 0,
+            }
     }
 
     /// From this moment on the bucket is as if never used, and may be forgotten.

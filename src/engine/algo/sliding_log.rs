@@ -49,9 +49,28 @@ impl Live<'_> {
 }
 
 impl SlidingLog {
+    /// From charges in the order of their times, as a store keeps them. `last` is that of the last
+    /// charge, which may have been given back.
+    pub fn of(charges: impl IntoIterator<Item = (Micros, u64)>, last: Micros) -> SlidingLog {
+        let mut log = SlidingLog::default();
+        let given_back = std::iter::once((last, 0));
+        for (at, cost) in charges.into_iter().filter(|(_, cost)| *cost > 0).chain(given_back) {
+            let total = log.charges.last().map_or(0, |newest| newest.total).saturating_add(cost);
+            match log.charges.last_mut() {
+                Some(newest) if newest.at >= at => newest.total = total,
+                _ => log.charges.push(Charge { at, total }),
+            }
+        }
+        log
+    }
+
     /// The time of the last charge.
     pub(super) fn last(&self) -> Micros {
         self.charges.last().map_or(Micros::ZERO, |newest| newest.at)
+    }
+
+    pub(super) fn bytes_apart(&self) -> usize {
+        self.charges.capacity() * size_of::<Charge>()
     }
 
     fn total_before(&self, index: usize) -> u64 {

@@ -58,7 +58,7 @@ const DEFAULTS: TableShape = TableShape {
     ],
 };
 
-const BREAKER: TableShape = TableShape {
+pub(super) const BREAKER: TableShape = TableShape {
     name: "breaker",
     what: "a breaker",
     fields: &[
@@ -143,8 +143,8 @@ pub(super) const RULE: TableShape = TableShape {
         field("replicas", Shape::Table(&REPLICAS), "replicas = { n = 1 }").for_later(),
         field("split", Count(2..=1024), "split = 8").for_later(),
         field("hot", Shape::Table(&HOT), "hot = { threshold = \"10k/s\" }").for_later(),
-        field("concurrency", Shape::Table(&CONCURRENCY), "concurrency = { max = 20 }").for_later(),
-        field("idempotency", Choice(&["header"]), "idempotency = \"header\"").for_later(),
+        field("concurrency", Shape::Table(&CONCURRENCY), "concurrency = { max = 20 }"),
+        field("idempotency", Choice(&["header"]), "idempotency = \"header\""),
         field("penalty", Any, "penalty = true").for_later(),
         field("scope", Choice(&["regional", "global"]), "scope = \"global\"").for_later(),
         field("local_share", Shape::Ratio, "local_share = 0.25"),

@@ -4,18 +4,19 @@
 //! `source` knows places, `tree` and `json` make a tree of the text, `read` holds the tree against
 //! a description of the format, and all of these know nothing of policies. `format` is that
 //! description for the rules file, `policy` and `rule` build a [`Policy`](super::policy::Policy),
-//! `lint` finds what is valid but hardly meant.
+//! `lint` finds what is valid but hardly meant, `limiter` reads a rule inside another kind of file.
 
 mod endpoint;
 mod format;
 mod gateway;
 mod json;
+pub(crate) mod limiter;
 mod lint;
 mod policy;
-mod read;
+pub(crate) mod read;
 mod rule;
-mod source;
-mod tree;
+pub(crate) mod source;
+pub(crate) mod tree;
 
 pub use format::known_keys;
 pub use policy::parse_policy;

@@ -100,7 +100,7 @@ fn defaults(table: &Table<'_>, findings: &mut Findings<'_>) -> Defaults {
     }
 }
 
-fn breaker(table: &Table<'_>) -> Breaker {
+pub(super) fn breaker(table: &Table<'_>) -> Breaker {
     let usual = Breaker::default();
     let count = |key: &str, usual: u32| {
         table.count(key).and_then(|n| u32::try_from(n.it).ok()).unwrap_or(usual)
@@ -227,7 +227,7 @@ fn assign(
     assigned.into_iter().map(|(identity, (tier, _))| (identity, tier)).collect()
 }
 
-fn identity_of(text: At<&str>, findings: &mut Findings<'_>) -> Option<Identity> {
+pub(super) fn identity_of(text: At<&str>, findings: &mut Findings<'_>) -> Option<Identity> {
     let parsed = text.it.parse::<Identity>().map_err(|error| error.to_string());
     match parsed.and_then(|identity| {
         let known = names_a_dimension(text.it);

@@ -11,27 +11,27 @@ use super::tree::{Entry, Node, Table, Value};
 
 /// A kind of table: its keys and what each wants.
 #[derive(Debug)]
-pub(super) struct TableShape {
+pub(crate) struct TableShape {
     /// In the JSON Schema, under `$defs`.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// With its article, as in "`x` is not a key of a rule".
-    pub(super) what: &'static str,
-    pub(super) fields: &'static [Field],
+    pub(crate) what: &'static str,
+    pub(crate) fields: &'static [Field],
 }
 
 #[derive(Debug)]
-pub(super) struct Field {
-    pub(super) key: &'static str,
-    pub(super) shape: Shape,
+pub(crate) struct Field {
+    pub(crate) key: &'static str,
+    pub(crate) shape: Shape,
     /// What to write, as the hint shows it.
-    pub(super) example: &'static str,
-    pub(super) required: bool,
+    pub(crate) example: &'static str,
+    pub(crate) required: bool,
     /// Checked, and then not used by this version: said in a warning.
-    pub(super) for_later: bool,
+    pub(crate) for_later: bool,
 }
 
 #[derive(Debug)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     Any,
     Flag,
     Count(RangeInclusive<u64>),
@@ -60,20 +60,20 @@ pub(super) enum Shape {
 }
 
 impl Field {
-    pub(super) const fn new(key: &'static str, shape: Shape, example: &'static str) -> Field {
+    pub(crate) const fn new(key: &'static str, shape: Shape, example: &'static str) -> Field {
         Field { key, shape, example, required: false, for_later: false }
     }
 
-    pub(super) const fn required(self) -> Field {
+    pub(crate) const fn required(self) -> Field {
         Field { required: true, ..self }
     }
 
-    pub(super) const fn for_later(self) -> Field {
+    pub(crate) const fn for_later(self) -> Field {
         Field { for_later: true, ..self }
     }
 }
 
-pub(super) const MAX_NAME: usize = 64;
+pub(crate) const MAX_NAME: usize = 64;
 
 impl Shape {
     /// What it wants, for "`cost` wants …".
@@ -132,13 +132,13 @@ impl Shape {
     }
 }
 
-pub(super) fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(plain)
 }
 
 /// Reports what in `node` does not fit `shape`; `key` and `example` say it to people.
-pub(super) fn check(
+pub(crate) fn check(
     node: &Node<'_>,
     shape: &Shape,
     key: &str,
@@ -204,7 +204,7 @@ fn report_misfit(
     findings.error(node.span, message, hint.unwrap_or(example));
 }
 
-pub(super) fn found(value: &Value<'_>) -> String {
+pub(crate) fn found(value: &Value<'_>) -> String {
     match value {
         Value::Null => "null".into(),
         Value::Flag(flag) => flag.to_string(),
@@ -220,7 +220,7 @@ pub(super) fn found(value: &Value<'_>) -> String {
 }
 
 /// Keys that nobody knows, keys that are missing, and values that do not fit.
-pub(super) fn check_table(
+pub(crate) fn check_table(
     table: &Table<'_>,
     span: Span,
     shape: &TableShape,
@@ -259,7 +259,7 @@ pub(super) fn check_table(
     }
 }
 
-pub(super) fn did_you_mean<'n>(
+pub(crate) fn did_you_mean<'n>(
     written: &str,
     names: impl Iterator<Item = &'n str>,
 ) -> Option<String> {
@@ -283,29 +283,29 @@ fn closest<'n>(written: &str, names: impl Iterator<Item = &'n str>) -> Option<&'
 
 /// A value and where it stands.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct At<T> {
-    pub(super) it: T,
-    pub(super) span: Span,
+pub(crate) struct At<T> {
+    pub(crate) it: T,
+    pub(crate) span: Span,
 }
 
 /// Takes values out of a table that was checked; what did not fit is simply not there.
 impl<'t> Table<'t> {
-    pub(super) fn node(&self, key: &str) -> Option<&Node<'t>> {
+    pub(crate) fn node(&self, key: &str) -> Option<&Node<'t>> {
         self.get(key).map(|entry| &entry.node)
     }
 
-    pub(super) fn text(&self, key: &str) -> Option<At<&str>> {
+    pub(crate) fn text(&self, key: &str) -> Option<At<&str>> {
         self.node(key).and_then(Node::text)
     }
 
-    pub(super) fn flag(&self, key: &str) -> Option<bool> {
+    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         match self.node(key)?.value {
             Value::Flag(flag) => Some(flag),
             _ => None,
         }
     }
 
-    pub(super) fn count(&self, key: &str) -> Option<At<u64>> {
+    pub(crate) fn count(&self, key: &str) -> Option<At<u64>> {
         let node = self.node(key)?;
         match node.value {
             Value::Integer(n) => u64::try_from(n).ok().map(|it| At { it, span: node.span }),
@@ -313,7 +313,7 @@ impl<'t> Table<'t> {
         }
     }
 
-    pub(super) fn ratio(&self, key: &str) -> Option<f64> {
+    pub(crate) fn ratio(&self, key: &str) -> Option<f64> {
         match self.node(key)?.value {
             Value::Integer(n) => Some(if n == 0 { 0.0 } else { 1.0 }),
             Value::Number(n) => Some(n),
@@ -321,15 +321,15 @@ impl<'t> Table<'t> {
         }
     }
 
-    pub(super) fn duration(&self, key: &str) -> Option<Micros> {
+    pub(crate) fn duration(&self, key: &str) -> Option<Micros> {
         units::parse_duration(self.text(key)?.it).ok()
     }
 
-    pub(super) fn table(&self, key: &str) -> Option<&Table<'t>> {
+    pub(crate) fn table(&self, key: &str) -> Option<&Table<'t>> {
         self.node(key).and_then(Node::table)
     }
 
-    pub(super) fn list(&self, key: &str) -> &[Node<'t>] {
+    pub(crate) fn list(&self, key: &str) -> &[Node<'t>] {
         match self.node(key).map(|node| &node.value) {
             Some(Value::List(items)) => items,
             _ => &[],
@@ -337,20 +337,20 @@ impl<'t> Table<'t> {
     }
 
     /// The texts of a list.
-    pub(super) fn texts(&self, key: &str) -> impl Iterator<Item = At<&str>> {
+    pub(crate) fn texts(&self, key: &str) -> impl Iterator<Item = At<&str>> {
         self.list(key).iter().filter_map(Node::text)
     }
 }
 
 impl<'t> Node<'t> {
-    pub(super) fn text(&self) -> Option<At<&str>> {
+    pub(crate) fn text(&self) -> Option<At<&str>> {
         match &self.value {
             Value::Text(text) | Value::Time(text) => Some(At { it: text, span: self.span }),
             _ => None,
         }
     }
 
-    pub(super) fn table(&self) -> Option<&Table<'t>> {
+    pub(crate) fn table(&self) -> Option<&Table<'t>> {
         match &self.value {
             Value::Table(table) => Some(table),
             _ => None,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::super::concurrency::{AtOnce, DEFAULT_WAIT};
 use super::super::identity::{Dimension, Pattern};
 use super::super::limit::{Algorithm, Cost, Limit, LimitError, Quota};
 use super::super::policy::{Defaults, Endpoint, LimitSpec, OnChange, Rule, RuleLimits, Tier};
@@ -60,16 +61,29 @@ impl<'t> Rules<'_, 't> {
     /// None only when something was reported.
     fn rule(&mut self, table: &Table<'t>, span: Span) -> Option<Rule> {
         let dimension = table.text("dimension").and_then(|text| self.dimension(text));
+        let limits = table.node("limits").and_then(|node| self.limits(node));
+        let name = table.text("name").map(|name| name.it);
+        self.rule_of(table, span, name, dimension, limits)
+    }
+
+    /// The same where the name, the dimension and the limits are known.
+    pub(super) fn rule_of(
+        &mut self,
+        table: &Table<'t>,
+        span: Span,
+        name: Option<&str>,
+        dimension: Option<Dimension>,
+        limits: Option<RuleLimits>,
+    ) -> Option<Rule> {
         let endpoint = table.text("endpoint").map_or(Some(Endpoint::Any), |e| self.endpoint(e));
         let methods = self.methods(table);
         let tiers = self.tier_list(table);
         let matches = self.matches(table, dimension.as_ref());
         let unless = self.unless(table);
-        let limits = table.node("limits").and_then(|node| self.limits(node));
         let cost = table.count("cost").map_or(Some(Cost::ONE), |n| Cost::new(n.it).ok());
         self.check_store(table);
         Some(Rule {
-            name: table.text("name")?.it.into(),
+            name: name?.into(),
             description: table.text("description").map(|text| text.it.into()),
             dimension: dimension?,
             endpoint: endpoint?,
@@ -89,6 +103,8 @@ impl<'t> Rules<'_, 't> {
             enabled: table.flag("enabled").unwrap_or(true),
             also: table.flag("also").unwrap_or(false),
             reject_missing: table.text("missing").is_some_and(|text| text.it == "reject"),
+            at_once: at_once(table),
+            honours_idempotency: table.text("idempotency").is_some_and(|text| text.it == "header"),
             local_share: table.ratio("local_share"),
             place: self.findings.source.place(span.start),
         })
@@ -217,6 +233,13 @@ impl<'t> Rules<'_, 't> {
     }
 }
 
+/// `concurrency = { max, wait }`
+fn at_once(table: &Table<'_>) -> Option<AtOnce> {
+    let table = table.node("concurrency")?.table()?;
+    let max = u32::try_from(table.count("max")?.it).ok()?;
+    Some(AtOnce { max, wait: table.duration("wait").unwrap_or(DEFAULT_WAIT) })
+}
+
 /// The limits of a rule or tier.
 pub(super) fn limits(
     items: &[Node<'_>],
@@ -261,6 +284,15 @@ fn limit_of_table(
     findings: &mut Findings<'_>,
 ) -> Option<LimitSpec> {
     check_table(table, span, &format::LIMIT, findings);
+    limit_of_checked(table, default, findings)
+}
+
+/// The limit that `limit`, `algorithm`, `burst` and `max_delay` of a table make.
+pub(super) fn limit_of_checked(
+    table: &Table<'_>,
+    default: Algorithm,
+    findings: &mut Findings<'_>,
+) -> Option<LimitSpec> {
     let text = table.text("limit")?;
     let algorithm = match table.text("algorithm") {
         Some(name) => algorithm(name, findings)?,

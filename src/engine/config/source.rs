@@ -25,9 +25,9 @@ const ANCHOR_EVERY: usize = 128;
 
 /// From where to where, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Span {
-    pub(super) start: usize,
-    pub(super) end: usize,
+pub(crate) struct Span {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,11 +119,11 @@ pub fn text_of<'t>(file: &str, bytes: &'t [u8]) -> Result<&'t str, ConfigErrors>
 
 /// A text that can say where in it something stands.
 #[derive(Debug)]
-pub(super) struct Source<'t> {
+pub(crate) struct Source<'t> {
     file: Arc<str>,
-    pub(super) text: &'t str,
+    pub(crate) text: &'t str,
     /// Whether hints should be in JSON.
-    pub(super) is_json: bool,
+    pub(crate) is_json: bool,
     anchors: Vec<Anchor>,
 }
 
@@ -146,7 +146,7 @@ impl Anchor {
 }
 
 impl<'t> Source<'t> {
-    pub(super) fn new(file: &str, text: &'t str) -> Source<'t> {
+    pub(crate) fn new(file: &str, text: &'t str) -> Source<'t> {
         let start = Anchor { line: 1, column: 1 };
         let chunks = text.as_bytes().chunks(ANCHOR_EVERY);
         let anchors = chunks.scan(start, |at, chunk| {
@@ -157,7 +157,7 @@ impl<'t> Source<'t> {
         Source { file: file.into(), text, is_json: false, anchors: anchors.collect() }
     }
 
-    pub(super) fn place(&self, at: usize) -> Place {
+    pub(crate) fn place(&self, at: usize) -> Place {
         let at = at.min(self.text.len());
         let nearest = (at / ANCHOR_EVERY).min(self.anchors.len().saturating_sub(1));
         let from = self.anchors.get(nearest).copied().unwrap_or(Anchor { line: 1, column: 1 });
@@ -165,12 +165,12 @@ impl<'t> Source<'t> {
         Place { file: self.file.clone(), line: here.line, column: here.column }
     }
 
-    pub(super) fn words(&self, span: Span) -> &'t str {
+    pub(crate) fn words(&self, span: Span) -> &'t str {
         self.text.get(span.start..span.end).unwrap_or_default()
     }
 
     /// The part of `span` that reads `words`, if it does so in one place only.
-    pub(super) fn narrowed(&self, span: Span, words: &str) -> Span {
+    pub(crate) fn narrowed(&self, span: Span, words: &str) -> Span {
         let mut found = self.words(span).match_indices(words);
         match (found.next(), found.next()) {
             (Some((at, _)), None) if !words.is_empty() => {
@@ -245,19 +245,19 @@ fn last_chars(text: &str, most: usize) -> String {
 
 /// What was found so far.
 #[derive(Debug)]
-pub(super) struct Findings<'t> {
-    pub(super) source: Source<'t>,
+pub(crate) struct Findings<'t> {
+    pub(crate) source: Source<'t>,
     found: Vec<Finding>,
     errors: usize,
     warnings: usize,
 }
 
 impl<'t> Findings<'t> {
-    pub(super) fn in_source(source: Source<'t>) -> Findings<'t> {
+    pub(crate) fn in_source(source: Source<'t>) -> Findings<'t> {
         Findings { source, found: Vec::new(), errors: 0, warnings: 0 }
     }
 
-    pub(super) fn error(
+    pub(crate) fn error(
         &mut self,
         span: Span,
         message: impl Into<String>,
@@ -270,7 +270,7 @@ impl<'t> Findings<'t> {
     }
 
     /// An error in words that may hold a secret: they are not shown.
-    pub(super) fn error_in_secret(
+    pub(crate) fn error_in_secret(
         &mut self,
         span: Span,
         message: impl Into<String>,
@@ -284,7 +284,7 @@ impl<'t> Findings<'t> {
         }
     }
 
-    pub(super) fn warn(&mut self, span: Span, message: impl Into<String>, hint: impl Into<String>) {
+    pub(crate) fn warn(&mut self, span: Span, message: impl Into<String>, hint: impl Into<String>) {
         self.warnings += 1;
         if self.warnings <= MAX_FINDINGS {
             self.add(Severity::Warning, span, message.into(), hint.into());
@@ -298,7 +298,7 @@ impl<'t> Findings<'t> {
     }
 
     /// Errors if there are any, else what was built with its warnings.
-    pub(super) fn result<T>(mut self, built: T) -> Result<(T, Vec<Finding>), ConfigErrors> {
+    pub(crate) fn result<T>(mut self, built: T) -> Result<(T, Vec<Finding>), ConfigErrors> {
         self.found.sort_by_key(|f| (f.place.line, f.place.column));
         if self.errors == 0 {
             if let more @ 1.. = self.warnings.saturating_sub(MAX_FINDINGS) {
@@ -312,7 +312,7 @@ impl<'t> Findings<'t> {
         Err(ConfigErrors { more: self.errors - self.found.len(), errors: self.found })
     }
 
-    pub(super) fn has_errors(&self) -> bool {
+    pub(crate) fn has_errors(&self) -> bool {
         self.errors > 0
     }
 }

@@ -9,7 +9,7 @@ use super::json;
 use super::source::{Findings, Span};
 
 /// No file that people write is nested deeper; a bound keeps hostile ones off the stack.
-pub(super) const MAX_DEPTH: usize = 32;
+pub(crate) const MAX_DEPTH: usize = 32;
 
 /// The TOML parser goes on after an error and then trips over what follows from it.
 const MAX_SYNTAX_ERRORS: usize = 10;
@@ -17,14 +17,14 @@ const MAX_SYNTAX_ERRORS: usize = 10;
 /// Finding the first of a pair takes a walk over the whole tree.
 const MAX_DUPLICATES: usize = 20;
 
-#[derive(Debug)]
-pub(super) struct Node<'t> {
-    pub(super) span: Span,
-    pub(super) value: Value<'t>,
+#[derive(Clone, Debug)]
+pub(crate) struct Node<'t> {
+    pub(crate) span: Span,
+    pub(crate) value: Value<'t>,
 }
 
-#[derive(Debug)]
-pub(super) enum Value<'t> {
+#[derive(Clone, Debug)]
+pub(crate) enum Value<'t> {
     Null,
     Flag(bool),
     /// Numbers too large for any use are kept as the largest there are.
@@ -38,27 +38,27 @@ pub(super) enum Value<'t> {
 }
 
 /// Its entries, in the order of the file.
-#[derive(Debug, Default)]
-pub(super) struct Table<'t> {
-    pub(super) entries: Vec<Entry<'t>>,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Table<'t> {
+    pub(crate) entries: Vec<Entry<'t>>,
 }
 
-#[derive(Debug)]
-pub(super) struct Entry<'t> {
-    pub(super) key: Cow<'t, str>,
-    pub(super) key_span: Span,
-    pub(super) node: Node<'t>,
+#[derive(Clone, Debug)]
+pub(crate) struct Entry<'t> {
+    pub(crate) key: Cow<'t, str>,
+    pub(crate) key_span: Span,
+    pub(crate) node: Node<'t>,
 }
 
 impl<'t> Table<'t> {
-    pub(super) fn get(&self, key: &str) -> Option<&Entry<'t>> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Entry<'t>> {
         self.entries.iter().find(|entry| entry.key == key)
     }
 }
 
 /// The tree of the text, with what is wrong with its syntax among the findings; none when nothing
 /// can be said about the rest. JSON is told by its first character or by the file's name.
-pub(super) fn parse<'t>(file: &str, findings: &mut Findings<'t>) -> Option<Node<'t>> {
+pub(crate) fn parse<'t>(file: &str, findings: &mut Findings<'t>) -> Option<Node<'t>> {
     let text = findings.source.text;
     let is_json =
         file.to_ascii_lowercase().ends_with(".json") || text.trim_start().starts_with('{');
@@ -120,7 +120,7 @@ fn in_our_words(message: &str) -> (String, String) {
     (format!("this is not TOML: {what}"), hint)
 }
 
-pub(super) fn too_deep() -> (String, String) {
+pub(crate) fn too_deep() -> (String, String) {
     ("this is nested too deeply".into(), format!("at most {MAX_DEPTH} levels are read"))
 }
 
@@ -173,7 +173,7 @@ fn entries<'t>(table: DeTable<'t>, depth: usize, findings: &mut Findings<'t>) ->
     Some(Table { entries })
 }
 
-pub(super) fn integer(digits: &str, radix: u32) -> i128 {
+pub(crate) fn integer(digits: &str, radix: u32) -> i128 {
     let largest = if digits.starts_with('-') { i128::MIN } else { i128::MAX };
     i128::from_str_radix(digits, radix).unwrap_or(largest)
 }

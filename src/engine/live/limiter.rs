@@ -1,6 +1,7 @@
 //! Decisions by a policy that changes: each by one whole policy, and by what is on record then.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
@@ -9,8 +10,8 @@ use super::{Current, LivePolicy};
 use crate::engine::clock::Micros;
 use crate::engine::failure::OnFailure;
 use crate::engine::identity::Identity;
-use crate::engine::limiter::{Demand, Limiter, Verdict};
-use crate::engine::plan::{Attempt, Standing};
+use crate::engine::limiter::{Asking, Demand, Limiter, Reached, Verdict};
+use crate::engine::plan::{Attempt, Plan, Standing, plan};
 use crate::engine::registry::{RegistryError, Snapshot, Subject, View, standing};
 use crate::engine::store::{Store, StoreError};
 
@@ -46,16 +47,40 @@ impl LiveLimiter {
     ) -> Result<Verdict, StoreError> {
         let Some(current) = &moment.current else { return Ok(Verdict::without_policy()) };
         let now = demand.at.unwrap_or_else(Micros::now);
+        let began = Instant::now();
         let (standings, unreachable) =
             self.standings(moment, current, attempt.identities, now).await;
+        // What was spent on the records is not there for the buckets: one request, one deadline.
+        let asking = Asking { unreachable, spent: began.elapsed() };
         let limiter = Limiter {
             rules: current.rules.clone(),
             store: self.store.clone(),
             on_failure: self.on_failure.clone(),
         };
-        let verdict = limiter.check_unless(attempt, &standings, demand, unreachable).await?;
         let observe = moment.registry.switches.observe.is_some();
+        // Where nothing is enforced, nobody waits for a place either.
+        let under_way = demand.under_way.filter(|_| !observe);
+        let demand = Demand { under_way, ..demand };
+        let verdict = limiter.check_after(attempt, &standings, demand, asking).await?;
         Ok(if observe { verdict.observed() } else { verdict })
+    }
+
+    /// What somebody who is blocked is answered; nobody's quota is asked.
+    pub async fn block(
+        &self,
+        moment: &Moment,
+        attempt: &Attempt<'_>,
+        now: Micros,
+    ) -> Option<Verdict> {
+        let current = moment.current.as_ref()?;
+        let (standings, _) = self.standings(moment, current, attempt.identities, now).await;
+        let Plan::Blocked { identity, entry } = plan(&current.rules, attempt, &standings, now)
+        else {
+            return None;
+        };
+        let verdict = Verdict::by(false, Reached::Blocked { identity: identity.clone(), entry });
+        let observe = moment.registry.switches.observe.is_some();
+        Some(if observe { verdict.observed() } else { verdict })
     }
 
     /// What is on record about each, and why that could not be learned, if so: then the store that

@@ -22,6 +22,15 @@ pub struct Member {
     pub about: serde_json::Value,
 }
 
+/// Everyone heard of within the last hour, oldest id first.
+pub(crate) fn known(all: Vec<(String, Vec<u8>)>, now: Micros) -> Vec<Member> {
+    let told = all.into_iter().filter_map(|(_, text)| serde_json::from_slice(&text).ok());
+    let is_known = |member: &Member| now.saturating_sub(member.seen) < FORGOTTEN_AFTER;
+    let mut members: Vec<Member> = told.filter(is_known).collect();
+    members.sort_by(|a, b| a.id.cmp(&b.id));
+    members
+}
+
 /// Those that are there, oldest id first; and the names of those to be forgotten.
 pub(crate) fn living(all: Vec<(String, Vec<u8>)>, now: Micros) -> (Vec<Member>, Vec<String>) {
     let (mut members, mut gone) = (Vec::new(), Vec::new());
@@ -57,8 +66,10 @@ mod tests {
             said("old", Micros(2 * Micros::HOUR.0)),
             ("broken".into(), b"{".to_vec()),
         ];
+        let ids = |members: &[Member]| members.iter().map(|m| m.id.clone()).collect::<Vec<_>>();
+        assert_eq!(ids(&known(all.clone(), now)), ["a", "b", "late"]);
         let (members, gone) = living(all, now);
-        assert_eq!(members.iter().map(|m| m.id.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(ids(&members), ["a", "b"]);
         assert_eq!(gone, ["old", "broken"]);
     }
 }

@@ -291,19 +291,46 @@ impl Registry {
         before: serde_json::Value,
         intent: &Intent,
     ) -> Result<Event, RegistryError> {
-        let event = Event {
+        let event =
+            self.operation("reset", Kind::Identity, identity.as_str(), before, intent).await?;
+        let id = ask!(self, store => store.record(&event), store.record(identity, &event))?;
+        Ok(Event { id: Some(id), ..event })
+    }
+
+    /// Puts into the trail what somebody did to more than one identity, and that is not kept here:
+    /// what it was, and what it became.
+    pub async fn record(
+        &self,
+        action: &str,
+        subject: &str,
+        (before, after): (serde_json::Value, serde_json::Value),
+        intent: &Intent,
+    ) -> Result<Event, RegistryError> {
+        let event = self.operation(action, Kind::Pattern, subject, before, intent).await?;
+        let event = Event { after, ..event };
+        let id = ask!(self, store => store.record(&event), store.append(&event))?;
+        Ok(Event { id: Some(id), ..event })
+    }
+
+    async fn operation(
+        &self,
+        action: &str,
+        kind: Kind,
+        subject: &str,
+        before: serde_json::Value,
+        intent: &Intent,
+    ) -> Result<Event, RegistryError> {
+        Ok(Event {
             id: None,
             at: self.now().await?,
             by: intent.by.clone(),
-            action: "reset".into(),
-            kind: Kind::Identity,
-            subject: identity.to_string(),
+            action: action.into(),
+            kind,
+            subject: subject.into(),
             before,
             after: serde_json::Value::Null,
             reason: intent.reason.clone(),
-        };
-        let id = ask!(self, store => store.record(&event), store.record(identity, &event))?;
-        Ok(Event { id: Some(id), ..event })
+        })
     }
 
     pub async fn lists(&self) -> Result<Lists, RegistryError> {
@@ -393,6 +420,11 @@ impl Registry {
         ask!(self, store => Ok(store.members()), store.members())
     }
 
+    /// Who was heard of within the last hour; nothing is tidied up.
+    pub async fn known_members(&self) -> Result<Vec<Member>, RegistryError> {
+        ask!(self, store => Ok(store.members()), store.known_members())
+    }
+
     /// What all gateways of this store sign with; made by whoever asks first.
     pub async fn secret(&self) -> Result<Secret, RegistryError> {
         ask!(self, store => Ok(store.secret()), store.secret())
@@ -402,6 +434,13 @@ impl Registry {
     pub fn set_deadline(&self, deadline: Micros) {
         if let Registry::Redis(registry) = self {
             registry.set_deadline(deadline);
+        }
+    }
+
+    /// From now on a server that fails too often is left alone, by these numbers.
+    pub fn set_breaker(&self, settings: super::policy::Breaker) {
+        if let Registry::Redis(registry) = self {
+            registry.set_breaker(settings);
         }
     }
 

@@ -72,6 +72,11 @@ impl View {
         self.lookups.set_deadline(deadline);
     }
 
+    /// From now on a server that fails too often is not asked about identities, by these numbers.
+    pub fn set_breaker(&self, settings: crate::engine::policy::Breaker) {
+        self.lookups.set_breaker(settings);
+    }
+
     /// Whole and of one moment: whoever decides takes it once for each request.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()

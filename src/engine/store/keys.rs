@@ -74,6 +74,20 @@ impl Part {
     }
 }
 
+/// What a key of an identity holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    Quota,
+    /// The charges of its sliding logs.
+    Log,
+    /// What operators decided.
+    Subject,
+    /// An answer to an idempotency key.
+    Answer,
+    /// That a charge was given back.
+    Returned,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` cannot be a key prefix; 1 to 64 printable ASCII characters without space, {{, }}, *, ?, [, ], ^ and \\, e.g. rl1:"
@@ -122,6 +136,33 @@ impl Prefix {
         format!("{}{{$policy}}:{}", self.0, part.name())
     }
 
+    /// What SCAN takes to find the quota of all identities that a pattern means; no other keys end
+    /// like these. A `*` stays, everything else is spelled as in a key.
+    pub fn quota_glob(&self, pattern: &str) -> String {
+        let parts = pattern.split('*').map(|part| utf8_percent_encode(part, PLAIN).to_string());
+        format!("{}{{{}}}", self.0, parts.collect::<Vec<_>>().join("*"))
+    }
+
+    /// What SCAN takes to find everything of all identities.
+    pub fn everything_glob(&self) -> String {
+        format!("{}{{*", self.0)
+    }
+
+    /// What a key of ours is for, and whose it is; none for what is not ours.
+    pub fn kind_of(&self, key: &str) -> Option<(KeyKind, Identity)> {
+        let identity = self.identity_of(key)?;
+        let (_, kind) = key.split_once('}')?;
+        let kind = match kind {
+            "" => KeyKind::Quota,
+            ":log" => KeyKind::Log,
+            ":s" => KeyKind::Subject,
+            _ if kind.starts_with(":i:") => KeyKind::Answer,
+            _ if kind.starts_with(":r:") => KeyKind::Returned,
+            _ => return None,
+        };
+        Some((kind, identity))
+    }
+
     /// Whose key this is, if it is one of ours and belongs to somebody.
     pub fn identity_of(&self, key: &str) -> Option<Identity> {
         let (encoded, _kind) = key.strip_prefix(&self.0)?.strip_prefix('{')?.split_once('}')?;
@@ -152,6 +193,19 @@ mod tests {
         assert_eq!(key("ip:2001:db8::"), "rl1:{ip:2001:db8::}");
         assert_eq!(key("user:1}evil{x"), "rl1:{user:1%7Devil%7Bx}");
         assert_eq!(key("a%7Db"), "rl1:{a%257Db}");
+    }
+
+    #[test]
+    fn keys_are_told_apart_and_found_by_pattern() {
+        let prefix = Prefix::default();
+        let identity = Identity::opaque("user:1 }").unwrap();
+        let kind = |key: String| prefix.kind_of(&key).map(|(kind, _)| kind);
+        assert_eq!(kind(prefix.quota(&identity)), Some(KeyKind::Quota));
+        assert_eq!(kind(prefix.log(&identity)), Some(KeyKind::Log));
+        assert_eq!(kind(prefix.subject(&identity)), Some(KeyKind::Subject));
+        assert_eq!(kind(prefix.answer(&identity, "}")), Some(KeyKind::Answer));
+        assert_eq!(kind(prefix.policy(Part::Events)), None);
+        assert_eq!(prefix.quota_glob("user:1 *[}"), "rl1:{user:1%20*%5B%7D}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ const MAX_ANSWERS: usize = 100_000;
 /// sometimes.
 const MAX_RETURNED: usize = 1_000_000;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     answers: HashMap<(Identity, String), Remembered>,
     /// In the order they were remembered.
@@ -24,11 +24,12 @@ pub(super) struct Ledger {
     returned_order: VecDeque<(Micros, u64)>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Remembered {
     pub(super) cost: Cost,
     answer: Answer,
     ends: Micros,
+    replays: u32,
 }
 
 impl Remembered {
@@ -36,19 +37,24 @@ impl Remembered {
         self.answer.decisions.len()
     }
 
-    pub(super) fn replay(&self) -> Answer {
-        Answer { replayed: true, ..self.answer.clone() }
+    /// The answer once more; none when it was given as often as it may be.
+    pub(super) fn replay(&mut self, max_replays: Option<u32>) -> Option<Answer> {
+        if max_replays.is_some_and(|most| self.replays >= most) {
+            return None;
+        }
+        self.replays += u32::from(max_replays.is_some());
+        Some(Answer { replayed: true, ..self.answer.clone() })
     }
 }
 
 impl Ledger {
     pub(super) fn answer(
-        &self,
+        &mut self,
         identity: &Identity,
         key: &str,
         now: Micros,
-    ) -> Option<&Remembered> {
-        self.answers.get(&(identity.clone(), key.into())).filter(|r| r.ends > now)
+    ) -> Option<&mut Remembered> {
+        self.answers.get_mut(&(identity.clone(), key.into())).filter(|r| r.ends > now)
     }
 
     pub(super) fn remember(
@@ -69,7 +75,8 @@ impl Ledger {
             self.answer_order.pop_front();
         }
         let ends = now + idempotency.remember;
-        self.answers.insert(key.clone(), Remembered { cost, answer: answer.clone(), ends });
+        let remembered = Remembered { cost, answer: answer.clone(), ends, replays: 0 };
+        self.answers.insert(key.clone(), remembered);
         self.answer_order.push_back(key);
     }
 

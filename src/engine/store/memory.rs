@@ -52,7 +52,7 @@ pub struct MemoryStore {
 #[repr(align(128))]
 struct Shard(Mutex<Table>);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Table {
     entries: HashTable<Entry>,
     /// The next place to look at for an entry that is whole.
@@ -60,7 +60,7 @@ struct Table {
     checks: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[repr(align(64))]
 struct Entry {
     identity: CompactString,
@@ -90,6 +90,21 @@ impl MemoryStore {
             overflowed: AtomicU64::new(0),
             clock_jumps: AtomicU64::new(0),
             ledger: Box::default(),
+        }
+    }
+
+    /// One that has counted the same up to now.
+    pub(super) fn copy(&self) -> MemoryStore {
+        let count = |counter: &AtomicU64| AtomicU64::new(counter.load(Ordering::Relaxed));
+        MemoryStore {
+            shards: self.shards.iter().map(|s| Shard(Mutex::new(lock(&s.0).clone()))).collect(),
+            hasher: self.hasher.clone(),
+            max_identities: self.max_identities,
+            identities: AtomicUsize::new(self.identities()),
+            overflow: Mutex::new(lock(&self.overflow).clone()),
+            overflowed: count(&self.overflowed),
+            clock_jumps: count(&self.clock_jumps),
+            ledger: Box::new(Mutex::new(lock(&self.ledger).clone())),
         }
     }
 
@@ -123,17 +138,22 @@ impl MemoryStore {
     ) -> Result<Answer, StoreError> {
         let now = check.at.unwrap_or_else(Micros::now);
         let mut ledger = lock(&self.ledger);
+        let mut is_used_up = false;
         if let Some(remembered) = ledger.answer(check.identity, idempotency.key, now) {
             if remembered.cost != check.cost {
                 return Err(StoreError::OtherCost);
             }
             // An answer of other limits than are asked now would be no answer.
             if remembered.limits() == check.limits.len() {
-                return Ok(remembered.replay());
+                match remembered.replay(idempotency.max_replays) {
+                    Some(answer) => return Ok(answer),
+                    // From now on it is counted, and what is remembered stays as it is.
+                    None => is_used_up = true,
+                }
             }
         }
         let answer = Answer { charge_id: Some(random_id()), ..self.decide(check, Some(now)) };
-        if answer.allowed() && check.cost > Cost::PEEK {
+        if answer.allowed() && check.cost > Cost::PEEK && !is_used_up {
             ledger.remember(check.identity, idempotency, check.cost, &answer, now);
         }
         Ok(answer)

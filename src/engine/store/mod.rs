@@ -6,9 +6,12 @@ pub mod keys;
 mod ledger;
 pub mod memory;
 mod quotas;
+pub mod record;
 pub mod redis;
+pub mod simulated;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -18,10 +21,13 @@ use super::identity::Identity;
 use super::limit::{Cost, Decision, Limit, OnChange, deciding};
 pub use charge::{Charge, Settlement};
 pub use memory::MemoryStore;
+pub use simulated::SimulatedStore;
 
 /// How long an allowed answer is remembered for its idempotency key, unless configured.
 pub const DEFAULT_IDEMPOTENCY_TTL: Micros = Micros(5 * Micros::MINUTE.0);
 pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 255;
+/// Retries of one request that cost its client nothing.
+pub const MAX_CLIENT_REPLAYS: u32 = 5;
 /// How long a leaky bucket may hold a request, unless configured.
 pub const DEFAULT_MAX_DELAY: Micros = Micros::SECOND;
 
@@ -123,13 +129,31 @@ pub struct Check<'a> {
 pub struct Idempotency<'a> {
     pub key: &'a str,
     pub remember: Micros,
+    /// How often the answer is given again before the same key is counted like any other request;
+    /// none: always.
+    pub max_replays: Option<u32>,
 }
 
 impl<'a> Idempotency<'a> {
     pub fn new(key: &'a str, remember: Micros) -> Result<Idempotency<'a>, IdempotencyKeyError> {
         let fits = (1..=MAX_IDEMPOTENCY_KEY_BYTES).contains(&key.len());
         let printable = !key.chars().any(char::is_control);
-        if fits && printable { Ok(Idempotency { key, remember }) } else { Err(IdempotencyKeyError) }
+        let idempotency = Idempotency { key, remember, max_replays: None };
+        if fits && printable { Ok(idempotency) } else { Err(IdempotencyKeyError) }
+    }
+
+    /// The same under a key that a client chose, and could use to have everything for the price of
+    /// one: it is believed a few times, and only by rules that say so.
+    pub fn of_client(
+        key: &'a str,
+        remember: Micros,
+    ) -> Result<Idempotency<'a>, IdempotencyKeyError> {
+        let max_replays = Some(MAX_CLIENT_REPLAYS);
+        Ok(Idempotency { max_replays, ..Idempotency::new(key, remember)? })
+    }
+
+    pub fn is_of_client(&self) -> bool {
+        self.max_replays.is_some()
     }
 }
 
@@ -192,6 +216,8 @@ pub enum StoreError {
     Refused { url: String, code: String, why: String },
     #[error("redis at {url} is busy: {waiting} checks are waiting already")]
     Overloaded { url: String, waiting: usize },
+    #[error("redis at {url} is not asked: it failed too often, and is probed until it answers")]
+    Broken { url: String },
     #[error("the idempotency key was used before with another cost")]
     OtherCost,
 }
@@ -213,6 +239,8 @@ impl StoreError {
 pub enum Store {
     Memory(MemoryStore),
     Redis(RedisStore),
+    /// In virtual time.
+    Simulated(SimulatedStore),
 }
 
 impl Store {
@@ -220,24 +248,55 @@ impl Store {
         match self {
             Store::Memory(store) => store.check(check),
             Store::Redis(store) => store.check(check).await,
+            Store::Simulated(store) => store.check(check).await,
+        }
+    }
+
+    /// The same where so much of the deadline is gone already.
+    pub async fn check_after(
+        &self,
+        check: &Check<'_>,
+        spent: Duration,
+    ) -> Result<Answer, StoreError> {
+        match self {
+            Store::Memory(store) => store.check(check),
+            Store::Redis(store) => store.check_after(check, spent).await,
+            // Records of virtual gateways are at hand: none of the deadline is spent on them.
+            Store::Simulated(store) => store.check(check).await,
         }
     }
 
     /// Why it cannot be asked now, as far as is known.
     pub fn trouble(&self) -> Option<StoreError> {
         match self {
-            Store::Memory(_) => None,
+            Store::Memory(_) | Store::Simulated(_) => None,
             Store::Redis(store) => store.trouble(),
         }
     }
 
-    /// The servers behind it, each by its name; memory has none.
-    pub fn shards(&self) -> impl Iterator<Item = (&str, &redis::Meter)> {
-        let redis = match self {
-            Store::Memory(_) => None,
-            Store::Redis(store) => Some(store),
-        };
-        redis.into_iter().map(|store| (store.shard(), store.meter()))
+    /// The servers behind it, as they are now; memory has none.
+    pub fn shards(&self) -> Vec<redis::Shard> {
+        match self {
+            Store::Memory(_) | Store::Simulated(_) => Vec::new(),
+            Store::Redis(store) => store.shards(),
+        }
+    }
+
+    /// How often calls were sent from one server to another, by what they were told.
+    pub fn redirects(&self) -> Vec<(&'static str, u64)> {
+        match self {
+            Store::Memory(_) | Store::Simulated(_) => Vec::new(),
+            Store::Redis(store) => store.redirects(),
+        }
+    }
+
+    /// From now on a server that fails too often is left alone, by these numbers.
+    pub fn set_breaker(&self, settings: super::policy::Breaker) {
+        match self {
+            Store::Memory(_) => {}
+            Store::Redis(store) => store.set_breaker(settings),
+            Store::Simulated(store) => store.set_breaker(settings),
+        }
     }
 
     /// From now on no call outlives this; memory always answers at once.
@@ -252,6 +311,7 @@ impl Store {
         match self {
             Store::Memory(store) => checks.iter().map(|check| store.check(check)).collect(),
             Store::Redis(store) => store.check_in_order(checks).await,
+            Store::Simulated(store) => store.check_in_order(checks).await,
         }
     }
 
@@ -266,6 +326,7 @@ impl Store {
         match self {
             Store::Memory(store) => Ok(store.settle(charge, to, at)),
             Store::Redis(store) => store.settle(charge, to, at).await,
+            Store::Simulated(store) => store.settle(charge, to).await,
         }
     }
 
@@ -280,6 +341,7 @@ impl Store {
         match self {
             Store::Memory(store) => Ok(store.reset(identity, rule)),
             Store::Redis(store) => store.reset(identity, rule).await,
+            Store::Simulated(store) => Ok(store.reset(identity, rule)),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::engine::clock::Micros;
 use crate::engine::limit::{Cost, Decision};
 
 /// The buckets of one identity.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Quotas {
     One(Quota),
     Many(Vec<Quota>),

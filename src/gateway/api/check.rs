@@ -149,7 +149,7 @@ impl Api {
         let attempt =
             Attempt { identities: &wanted.identities, target, tier: wanted.tier.as_deref() };
         let idempotency = wanted.idempotency(moment);
-        let demand = Demand { cost: wanted.cost, idempotency, at: None };
+        let demand = Demand { idempotency, ..Demand::of(wanted.cost) };
         Ok(self.gateway.decide(moment, &attempt, demand).await?)
     }
 

@@ -191,7 +191,7 @@ impl CheckAnswer {
         };
         CheckAnswer {
             allowed: answer.allowed,
-            outcome: outcome_name(answer.outcome),
+            outcome: answer.outcome.name(),
             limit: answer.limit,
             capacity: answer.capacity,
             used: answer.used,
@@ -214,17 +214,9 @@ impl CheckAnswer {
 pub(super) fn status(outcome: Outcome) -> StatusCode {
     match outcome {
         Outcome::Allowed => StatusCode::OK,
-        Outcome::Limited | Outcome::Blocked | Outcome::Missing => StatusCode::TOO_MANY_REQUESTS,
+        Outcome::Limited | Outcome::Blocked | Outcome::Missing | Outcome::Busy => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
         Outcome::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-    }
-}
-
-fn outcome_name(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Allowed => "allowed",
-        Outcome::Limited => "limited",
-        Outcome::Blocked => "blocked",
-        Outcome::Missing => "missing",
-        Outcome::Unavailable => "unavailable",
     }
 }

@@ -19,6 +19,7 @@ use super::problem::Problem;
 use crate::engine::clock::Micros;
 use crate::engine::registry::EventId;
 use crate::gateway::history::Tally;
+use crate::gateway::snapshot::ROWS;
 use crate::gateway::stats::By;
 use crate::gateway::top::Ranked;
 
@@ -45,26 +46,47 @@ pub(super) async fn metrics(State(api): State<Shared>) -> Response {
     ([(CONTENT_TYPE, kind)], text).into_response()
 }
 
-pub(super) async fn stats(State(api): State<Shared>) -> Response {
-    super::json(StatusCode::OK, &api.gateway.stats.snapshot(&api.gateway, Micros::now()))
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StatsParams {
+    rows: Option<usize>,
+}
+
+impl StatsParams {
+    fn rows(&self) -> usize {
+        self.rows.unwrap_or(ROWS).clamp(1, MOST_IN_TOP)
+    }
+}
+
+pub(super) async fn stats(
+    State(api): State<Shared>,
+    Params(params): Params<StatsParams>,
+) -> Response {
+    let (gateway, now) = (&api.gateway, Micros::now());
+    super::json(StatusCode::OK, &gateway.stats.snapshot_of(gateway, now, params.rows()))
 }
 
 /// One snapshot at once, and then one a second, for as long as somebody listens and the gateway
 /// does not end.
-pub(super) async fn stream(State(api): State<Shared>) -> Answered {
+pub(super) async fn stream(
+    State(api): State<Shared>,
+    Params(params): Params<StatsParams>,
+) -> Answered {
     let Ok(place) = api.streams.clone().try_acquire_owned() else {
         return Err(Problem::unavailable(format!("{MAX_STREAMS} streams are open already")));
     };
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     // The place is given back when whoever listens goes, and the stream with them.
-    let events = stream::unfold((api, place, ticks), async |(api, place, mut ticks)| {
+    let begin = (api, place, ticks, params.rows());
+    let events = stream::unfold(begin, async |(api, place, mut ticks, rows)| {
         ticks.tick().await;
         if api.gateway.is_draining() {
             return None;
         }
-        let data = api.gateway.stats.snapshot(&api.gateway, Micros::now()).to_string();
-        Some((Ok::<_, Infallible>(Event::default().event("stats").data(data)), (api, place, ticks)))
+        let data = api.gateway.stats.snapshot_of(&api.gateway, Micros::now(), rows).to_string();
+        let event = Event::default().event("stats").data(data);
+        Some((Ok::<_, Infallible>(event), (api, place, ticks, rows)))
     });
     Ok(Sse::new(events).keep_alive(KeepAlive::default()).into_response())
 }

@@ -60,7 +60,7 @@ impl RateLimiter for Service {
         };
         let identities = asked.identities(rules)?;
         let about = About::of(&request.endpoint, &request.method, &request.tier)?;
-        let demand = Demand { cost, idempotency, at: None };
+        let demand = Demand { idempotency, ..Demand::of(cost) };
         let (_, answer) = self
             .gateway
             .decide(&moment, &about.attempt(&identities), demand)
@@ -88,7 +88,7 @@ impl RateLimiter for Service {
         };
         let identities = asked.identities(rules)?;
         let about = About::of(&request.endpoint, &request.method, &request.tier)?;
-        let demand = Demand { cost: Cost::PEEK, idempotency: None, at: None };
+        let demand = Demand::of(Cost::PEEK);
         let (verdict, _) = self
             .gateway
             .peek(&moment, &about.attempt(&identities), demand)
@@ -230,6 +230,7 @@ fn outcome(outcome: Outcome) -> SaidOutcome {
         Outcome::Limited => SaidOutcome::Limited,
         Outcome::Blocked => SaidOutcome::Blocked,
         Outcome::Missing => SaidOutcome::MissingIdentity,
+        Outcome::Busy => SaidOutcome::Busy,
         Outcome::Unavailable => SaidOutcome::StoreUnavailable,
     }
 }

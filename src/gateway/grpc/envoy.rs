@@ -94,7 +94,7 @@ impl RateLimitService for Service {
 impl Service {
     async fn decide(&self, parts: &[Part]) -> Result<Vec<Decided>, StoreError> {
         let all = parts.iter().map(|part| {
-            let demand = Demand { cost: part.cost, idempotency: None, at: None };
+            let demand = Demand::of(part.cost);
             async move {
                 self.gateway.decide(&part.moment, &part.described.attempt(), demand).await
             }
@@ -111,7 +111,7 @@ impl Service {
         let mut decided = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
         let returned = decided.iter_mut().zip(parts).filter(|(d, _)| !d.0.charges.is_empty());
         let asked_again = returned.map(|(decided, part)| async move {
-            let demand = Demand { cost: Cost::PEEK, idempotency: None, at: None };
+            let demand = Demand::of(Cost::PEEK);
             let attempt = part.described.attempt();
             if let Ok(left) = self.gateway.peek(&part.moment, &attempt, demand).await {
                 *decided = left;

@@ -13,6 +13,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::pool::Lease;
+use crate::engine::concurrency::Place;
 
 /// The body of an answer.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub enum ReplyBody {
     Upstream(Box<Streamed>),
     /// A request's own body, sent back.
     Echo(Incoming),
+    /// Any of these, of a request that has places until its answer is over.
+    Holding(Box<ReplyBody>, Vec<Place>),
 }
 
 /// An upstream's body. When it ends, its connection is free for the next request; when it stalls
@@ -46,6 +49,11 @@ pub enum BodyError {
 impl ReplyBody {
     pub fn own(bytes: impl Into<Bytes>) -> ReplyBody {
         ReplyBody::Own(Full::new(bytes.into()))
+    }
+
+    /// The same, with places that are free again when it is over or given up.
+    pub(super) fn holding(self, places: Vec<Place>) -> ReplyBody {
+        ReplyBody::Holding(Box::new(self), places)
     }
 
     pub(super) fn upstream(body: Incoming, lease: Lease, patience: Duration) -> ReplyBody {
@@ -74,6 +82,13 @@ impl Body for ReplyBody {
             }
             ReplyBody::Upstream(body) => body.poll(context),
             ReplyBody::Echo(body) => Pin::new(body).poll_frame(context).map_err(BodyError::from),
+            ReplyBody::Holding(body, places) => {
+                let frame = ready!(Pin::new(&mut **body).poll_frame(context));
+                if body.is_end_stream() || !matches!(frame, Some(Ok(_))) {
+                    places.clear();
+                }
+                Poll::Ready(frame)
+            }
         }
     }
 
@@ -82,6 +97,7 @@ impl Body for ReplyBody {
             ReplyBody::Own(body) => body.is_end_stream(),
             ReplyBody::Upstream(body) => body.body.is_end_stream(),
             ReplyBody::Echo(body) => body.is_end_stream(),
+            ReplyBody::Holding(body, _) => body.is_end_stream(),
         }
     }
 
@@ -90,6 +106,7 @@ impl Body for ReplyBody {
             ReplyBody::Own(body) => body.size_hint(),
             ReplyBody::Upstream(body) => body.body.size_hint(),
             ReplyBody::Echo(body) => body.size_hint(),
+            ReplyBody::Holding(body, _) => body.size_hint(),
         }
     }
 }

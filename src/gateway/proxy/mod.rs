@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::header::{ACCESS_CONTROL_REQUEST_METHOD, HeaderValue, ORIGIN};
+use http::header::{
+    ACCESS_CONTROL_REQUEST_METHOD, HeaderMap, HeaderName, HeaderValue, ORIGIN, UPGRADE,
+};
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
@@ -29,19 +31,22 @@ use super::own_limits::own_limits;
 use super::refusal::{problem, refusal};
 use super::{Answer, Gateway};
 use crate::engine::clock::Micros;
+use crate::engine::concurrency;
 use crate::engine::limit::Cost;
 use crate::engine::limiter::{Demand, Verdict};
 use crate::engine::live::{Current, Moment};
 use crate::engine::plan::Attempt;
-use crate::engine::policy::{GatewaySettings, Upstream as PolicyUpstream};
+use crate::engine::policy::{GatewaySettings, IdentitySources, Upstream as PolicyUpstream};
 use crate::engine::rules::{Target, normal_path};
-use crate::engine::store::StoreError;
+use crate::engine::store::{Idempotency, StoreError};
 pub use body::ReplyBody;
 pub use pool::Destination;
 
 /// Pools for the upstreams of a policy; those of older policies make room.
 const MAX_POOLS: usize = 1_024;
 
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const X_IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("x-idempotency-key");
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "RateLimit, RateLimit-Policy, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, \
      X-RateLimit-Reset, X-RateLimit-Warning, X-RateLimit-Status",
@@ -153,16 +158,19 @@ impl Proxy {
     /// Nobody is refused for want of a policy, and everybody is told.
     async fn without_policy(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         peer: Peer,
         settings: &GatewaySettings,
     ) -> Reply {
+        // Who may be believed stands in the policy: without one, nobody.
+        request.headers_mut().remove(IdentitySources::default().user_header);
         let identities = [];
         let attempt = Attempt { identities: &identities, target: Target::default(), tier: None };
-        let demand = Demand { cost: Cost::ONE, idempotency: None, at: None };
+        let demand = Demand::of(Cost::ONE);
         let decided = self.gateway.decide(&self.gateway.moment(), &attempt, demand).await;
         let hop = Hop { peer: peer.address.ip(), is_trusted: false, is_tls: peer.is_tls };
-        let mut reply = self.pass_on(request, hop, settings).await;
+        // No policy, so none that sends a path elsewhere.
+        let mut reply = self.pass_on(request, "/", hop, settings).await;
         if let Ok((verdict, answer)) = decided {
             let families = settings.response.headers;
             tell_limits(reply.headers_mut(), &verdict, &answer, families, Micros::now());
@@ -196,27 +204,40 @@ impl Proxy {
             is_trusted: caller.peer_is_trusted,
             is_tls: peer.is_tls,
         };
-        if is_preflight(&request) && !settings.charge_preflight {
-            return self.pass_on(request, hop, settings).await;
-        }
         let target =
             Target { path: Some(&path), method: Some(request.method().as_str()), only: None };
         let attempt =
             Attempt { identities: &caller.identities, target, tier: caller.tier.as_deref() };
+        if is_preflight(&request) && !settings.charge_preflight {
+            return match self.gateway.refuse_blocked(moment, &attempt).await {
+                None => self.pass_on(request, &path, hop, settings).await,
+                Some((verdict, answer)) => {
+                    let (response, asked_with) = (&settings.response, request.headers());
+                    own(refusal(&verdict, &answer, response, asked_with, Micros::now()))
+                }
+            };
+        }
         if settings.self_limits && request.method() == Method::GET && path == "/rate-limit" {
             return own(own_limits(&self.gateway, moment, &attempt, settings).await);
         }
-        let (verdict, answer) = match self.decide(moment, &attempt).await {
+        let remember = current.rules.policy().defaults.idempotency_ttl;
+        let idempotency = clients_key(request.headers(), remember);
+        let (verdict, answer) = match self.decide(moment, &attempt, idempotency).await {
             Ok(decided) => decided,
             Err(error) => return own(problem(StatusCode::BAD_REQUEST, &error.to_string())),
         };
         let mut reply = if verdict.allowed {
-            drop(path);
-            self.pass_on(request, hop, settings).await
+            if !verdict.places.is_empty() && request.headers().contains_key(UPGRADE) {
+                request.extensions_mut().insert(UnderWay { _places: verdict.places.clone() });
+            }
+            self.pass_on(request, &path, hop, settings).await
         } else {
             let (response, asked_with) = (&settings.response, request.headers());
             own(refusal(&verdict, &answer, response, asked_with, Micros::now()))
         };
+        if !verdict.places.is_empty() {
+            reply = reply.map(|body| body.holding(verdict.places.clone()));
+        }
         let headers = reply.headers_mut();
         if verdict.allowed {
             tell_limits(headers, &verdict, &answer, settings.response.headers, Micros::now());
@@ -237,8 +258,10 @@ impl Proxy {
         &self,
         moment: &Moment,
         attempt: &Attempt<'_>,
+        idempotency: Option<Idempotency<'_>>,
     ) -> Result<(Verdict, Answer), StoreError> {
-        let demand = Demand { cost: Cost::ONE, idempotency: None, at: None };
+        let under_way = Some(&self.gateway.under_way);
+        let demand = Demand { idempotency, under_way, ..Demand::of(Cost::ONE) };
         let (verdict, answer) = self.gateway.decide_and_hold(moment, attempt, demand).await?;
         let delay = verdict.delay();
         if delay > Micros::ZERO && !self.hold.wait(&self.gateway, &verdict.charges, delay).await {
@@ -250,13 +273,15 @@ impl Proxy {
         Ok((verdict, answer))
     }
 
+    /// `path` is the one that rules were chosen by; the upstream is chosen by the same.
     async fn pass_on(
         &self,
         request: Request<Incoming>,
+        path: &str,
         hop: Hop,
         settings: &GatewaySettings,
     ) -> Reply {
-        let pool = match self.route(request.uri().path(), &settings.upstreams) {
+        let pool = match self.route(path, &settings.upstreams) {
             Route::Echo => return echo::echo(request),
             Route::To(pool) => pool,
             Route::Wrong(why) => return own(problem(StatusCode::BAD_GATEWAY, &why)),
@@ -288,7 +313,8 @@ impl Proxy {
         let upgrade = wanted_upgrade(request.headers())
             .filter(|_| settings.websocket && request.version() == Version::HTTP_11);
         let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
-        let place = request.extensions_mut().remove::<Place>();
+        let extensions = request.extensions_mut();
+        let places = (extensions.remove::<Place>(), extensions.remove::<UnderWay>());
         let (mut parts, body) = request.into_parts();
         drop_hop_headers(&mut parts.headers);
         tell_origin(&mut parts.headers, hop, &parts.uri);
@@ -305,7 +331,7 @@ impl Proxy {
         let (mut response, lease) = pool.send(request, &progress, self.patience).await?;
         if let (Some(client), StatusCode::SWITCHING_PROTOCOLS) = (client, response.status()) {
             let upstream = hyper::upgrade::on(&mut response);
-            upgrade::tunnel(client, upstream, place);
+            upgrade::tunnel(client, upstream, places);
             return Ok(response.map(|_| ReplyBody::own("")));
         }
         let (mut parts, body) = response.into_parts();
@@ -338,6 +364,12 @@ impl Proxy {
     }
 }
 
+/// A request that may become a tunnel, with what has to be held for as long as it lasts.
+#[derive(Clone, Debug)]
+struct UnderWay {
+    _places: Vec<concurrency::Place>,
+}
+
 /// How long the upstream took to begin its answer; travels with the reply.
 #[derive(Clone, Copy, Debug)]
 struct UpstreamTook(Micros);
@@ -360,6 +392,13 @@ impl Drop for Inflight<'_> {
 
 fn own(response: Response<bytes::Bytes>) -> Reply {
     response.map(ReplyBody::own)
+}
+
+/// Under which key a client says that it repeats itself; rules say whether that counts. One that
+/// cannot be a key is none.
+fn clients_key(headers: &HeaderMap, remember: Micros) -> Option<Idempotency<'_>> {
+    let value = headers.get(IDEMPOTENCY_KEY).or_else(|| headers.get(X_IDEMPOTENCY_KEY))?;
+    Idempotency::of_client(value.to_str().ok()?, remember).ok()
 }
 
 fn is_preflight<B: Body>(request: &Request<B>) -> bool {

@@ -8,16 +8,14 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::gateway::listen::Place;
-
 /// A tunnel in which nothing moves for this long is closed; clients that idle send pings.
 const IDLE_FOR: Duration = Duration::from_secs(600);
 
 /// Carries bytes between the two, in a task of its own, until one ends or both fall silent. It
-/// counts as an open connection for so long.
-pub(super) fn tunnel(client: OnUpgrade, upstream: OnUpgrade, place: Option<Place>) {
+/// keeps the places that its request had for so long.
+pub(super) fn tunnel(client: OnUpgrade, upstream: OnUpgrade, places: impl Send + 'static) {
     tokio::spawn(async move {
-        let _place = place;
+        let _places = places;
         let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
         let (client_reads, client_writes) = tokio::io::split(TokioIo::new(client));
         let (upstream_reads, upstream_writes) = tokio::io::split(TokioIo::new(upstream));

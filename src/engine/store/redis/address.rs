@@ -7,6 +7,7 @@ use redis::io::tcp::{TcpSettings, socket2};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use super::sentinel::Sentinels;
+use super::slots::Place;
 
 /// Where sentinels listen if nothing else is said.
 const SENTINEL_PORT: u16 = 26_379;
@@ -24,18 +25,16 @@ pub(super) enum At {
     Server(Box<ConnectionInfo>),
     /// Whichever server they call the master.
     Sentinel(Box<Sentinels>),
+    /// The servers that these know of, each with its login, which is the same for all.
+    Cluster(Vec<ConnectionInfo>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RedisAddressError {
     #[error(
-        "`{shown}` is not a redis URL: {why}; write redis://[user:pass@]host:port/db, rediss://…, redis+unix:///path or redis-sentinel://host1:26379,host2:26379/db?master=NAME"
+        "`{shown}` is not a redis URL: {why}; write redis://host:port/db, rediss://…, redis+unix:///path, redis-sentinel://host1:26379,host2:26379/db?master=NAME or redis-cluster://host1:7000,host2:7001"
     )]
     NotAUrl { shown: String, why: String },
-    #[error(
-        "`{0}`: this version does not speak to a cluster; give a standalone redis or redis-sentinel://…"
-    )]
-    Topology(String),
     #[error(
         "`{0}`: a TLS connection that trusts anyone is no protection; drop #insecure and, for a CA of your own, set SSL_CERT_FILE"
     )]
@@ -53,7 +52,12 @@ impl RedisAddress {
             return Err(RedisAddressError::Insecure(shown));
         }
         let at = match scheme {
-            "redis-cluster" | "valkey-cluster" => return Err(RedisAddressError::Topology(shown)),
+            "redis-cluster" | "valkey-cluster" => {
+                At::Cluster(seeds(rest, "redis", password).map_err(|e| not_a_url(&e))?)
+            }
+            "rediss-cluster" | "valkeys-cluster" => {
+                At::Cluster(seeds(rest, "rediss", password).map_err(|e| not_a_url(&e))?)
+            }
             "redis-sentinel" | "valkey-sentinel" => At::Sentinel(Box::new(
                 sentinels(rest, "redis", password).map_err(|e| not_a_url(&e))?,
             )),
@@ -73,8 +77,63 @@ impl RedisAddress {
         rest.split(|c| end.contains(c)).next().unwrap_or(rest)
     }
 
+    /// Another server of the same Redis: the same login, database and kind of connection.
+    pub(super) fn server_at(&self, place: &Place) -> RedisAddress {
+        let info = match &self.at {
+            At::Server(info) => info.as_ref(),
+            At::Sentinel(sentinels) => &sentinels.master,
+            At::Cluster(seeds) => &seeds[0],
+        };
+        RedisAddress::beside(info, place)
+    }
+
+    /// The same, as a node of the cluster that it belongs to.
+    pub(super) fn of_cluster(&self) -> RedisAddress {
+        match &self.at {
+            At::Server(info) => {
+                let at = At::Cluster(vec![info.as_ref().clone()]);
+                RedisAddress { at, shown: self.shown.clone() }
+            }
+            _ => self.clone(),
+        }
+    }
+
     pub(super) fn at(&self) -> &At {
         &self.at
+    }
+
+    /// Another server with the login, and the manner of connecting, of this one.
+    pub(super) fn beside(info: &ConnectionInfo, place: &Place) -> RedisAddress {
+        let shown = format!("{}://{place}", scheme_of(info));
+        RedisAddress { at: At::Server(Box::new(at_place(info, place))), shown }
+    }
+
+    /// A server that others named.
+    pub(super) fn of(info: ConnectionInfo) -> RedisAddress {
+        let shown = format!("{}://{}", scheme_of(&info), info.addr());
+        RedisAddress { at: At::Server(Box::new(info)), shown }
+    }
+}
+
+/// The same login somewhere else.
+pub(super) fn at_place(info: &ConnectionInfo, place: &Place) -> ConnectionInfo {
+    let Place { host, port } = place.clone();
+    let addr = match info.addr() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: *insecure,
+            tls_params: tls_params.clone(),
+        },
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    info.clone().set_addr(addr)
+}
+
+fn scheme_of(info: &ConnectionInfo) -> &'static str {
+    match info.addr() {
+        ConnectionAddr::TcpTls { .. } => "rediss",
+        _ => "redis",
     }
 }
 
@@ -106,6 +165,30 @@ fn sentinels(rest: &str, scheme: &str, password: Option<String>) -> Result<Senti
     let master = server(&format!("{scheme}://{login}unknown/{database}"), password)?;
     let sentinels = sentinels.collect::<Result<_, _>>()?;
     Ok(Sentinels { sentinels, name: name.into(), master })
+}
+
+/// `[user:pass@]host:port,host:port`: the login is that of every node.
+fn seeds(
+    rest: &str,
+    scheme: &str,
+    password: Option<String>,
+) -> Result<Vec<ConnectionInfo>, String> {
+    if rest.contains('?') {
+        return Err("nothing is known after a ? here".into());
+    }
+    let (login, places) = match rest.rsplit_once('@') {
+        Some((login, places)) => (format!("{login}@"), places),
+        None => (String::new(), rest),
+    };
+    let (places, database) = places.split_once('/').unwrap_or((places, ""));
+    if !["", "0"].contains(&database) {
+        return Err("a cluster has only database 0".into());
+    }
+    let seed = |place: &str| match place {
+        "" => Err("a host is missing".into()),
+        place => server(&format!("{scheme}://{login}{place}"), password.clone()),
+    };
+    places.split(',').map(seed).collect()
 }
 
 fn sentinel(place: &str, scheme: &str) -> Result<ConnectionInfo, String> {
@@ -219,6 +302,28 @@ mod tests {
     }
 
     #[test]
+    fn the_nodes_of_a_cluster_share_a_login() {
+        let text = "rediss-cluster://bob:secret@a:1,b,[::1]:3";
+        let address = RedisAddress::parse(text, None).unwrap();
+        let At::Cluster(seeds) = address.at() else { panic!("{address:?}") };
+        let places: Vec<String> = seeds.iter().map(|s| s.addr().to_string()).collect();
+        assert_eq!(places, ["a:1", "b:6379", "::1:3"]);
+        assert_eq!(address.to_string(), "rediss-cluster://***@a:1,b,[::1]:3");
+        let place = Place { host: "c".into(), port: 4 };
+        let other = RedisAddress::beside(&seeds[0], &place);
+        assert_eq!(other.to_string(), "rediss://c:4");
+        let At::Server(other) = other.at() else { panic!("{other:?}") };
+        let login = other.redis_settings();
+        assert_eq!((login.username(), login.password()), (Some("bob"), Some("secret")));
+        assert!(
+            matches!(other.addr(), ConnectionAddr::TcpTls { host, insecure: false, .. } if host == "c")
+        );
+        let given = RedisAddress::parse("redis-cluster://a:1,b:2/0", Some("hidden".into()));
+        let At::Cluster(seeds) = given.unwrap().at().clone() else { panic!() };
+        assert!(seeds.iter().all(|seed| seed.redis_settings().password() == Some("hidden")));
+    }
+
+    #[test]
     fn what_is_no_redis_that_is_known_is_refused_without_its_password() {
         for text in [
             "",
@@ -229,7 +334,9 @@ mod tests {
             "redis-sentinel://:secret@a:1,b:2/0",
             "redis-sentinel://:secret@a:1,,b:2/0?master=m",
             "redis-sentinel://:secret@a:1/0?master=m&pass=secret",
-            "redis-cluster://a:1,b:2",
+            "redis-cluster://:secret@a:1,b:2/1",
+            "redis-cluster://:secret@a:1,,b:2",
+            "redis-cluster://a:1?pass=secret",
             "rediss://:secret@host#insecure",
         ] {
             let error = RedisAddress::parse(text, None).unwrap_err().to_string();

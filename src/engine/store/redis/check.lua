@@ -1,23 +1,32 @@
 -- One check of one identity against all its limits: all are charged, or none is.
 -- KEYS[1] its quota, KEYS[2] its sliding logs' charges, KEYS[3] the answer to its idempotency key.
 -- ARGV[1] time (or -1), cost (doubles), then the limits: see hold_limit.
--- ARGV[2] with an idempotency key: how long to remember in µs, number of limits (doubles), id of
---         the charge (8 bytes).
+-- ARGV[2] with an idempotency key: how long to remember in µs, number of limits, how often the answer
+--         may be given again (-1: always; doubles), id of the charge (8 bytes).
 -- Returns a byte (0 decided, 1 remembered, 2 remembered with another cost), with an idempotency
 -- key the charge's id, then per limit eight doubles: allowed, remaining, retry_after (-1 none),
 -- reset_after, next_after, delay, the time it was decided at, whether the clock had jumped. What
 -- was remembered ends with L and B (4 bytes each) of every limit, which may be others by now.
 local cost, start = unpack('<d', ARGV[1], 9)
-local remember, count, id
+local remember, count, most, id
 if ARGV[2] then
-  remember, count, id = unpack('<ddc8', ARGV[2])
+  remember, count, most, id = unpack('<dddc8', ARGV[2])
   local remembered = redis.call('GET', KEYS[3])
   if remembered then
-    local asked, ends = unpack('<dd', remembered)
+    local asked, ends, replays = unpack('<ddd', remembered)
     if ends > now then
       if asked ~= cost then return '\2' end
       -- An answer of other limits than are asked now would be no answer.
-      if #remembered == 24 + 72 * count then return '\1' .. sub(remembered, 17) end
+      if #remembered == 32 + 72 * count then
+        local answer = sub(remembered, 25)
+        if most < 0 then return '\1' .. answer end
+        if replays < most then
+          redis.call('SET', KEYS[3], pack('<ddd', asked, ends, replays + 1) .. answer, 'KEEPTTL')
+          return '\1' .. answer
+        end
+        -- Given often enough: from now on it is counted, and what is remembered stays as it is.
+        remember = 0
+      end
     end
   end
 end
@@ -88,10 +97,10 @@ end
 local reply = table.concat(answers)
 if not ARGV[2] then return '\0' .. reply end
 
-if all_allowed and cost > 0 then
+if all_allowed and cost > 0 and remember > 0 then
   local ends, bounds = now + remember, ''
   each(function() bounds = bounds .. pack('<I4I4', L, B) end)
-  local answer = pack('<dd', cost, ends) .. id .. reply .. bounds
+  local answer = pack('<ddd', cost, ends, 0) .. id .. reply .. bounds
   if explicit then
     redis.call('SET', KEYS[3], answer, 'PX', A_DAY)
   else

@@ -32,6 +32,9 @@ pub(super) async fn connect(options: &RedisOptions) -> Result<Arc<Connection>, S
     let mut patience: Duration = options.connect_timeout.into();
     let info = match options.address.at() {
         At::Server(info) => info.as_ref().clone(),
+        At::Cluster(_) => {
+            return Err(unreachable("one server is meant here, not a cluster".into()));
+        }
         At::Sentinel(sentinels) => {
             patience = patience.min(MASTER_WITHIN);
             Watch::new(sentinels.as_ref().clone()).find(patience).await.map_err(unreachable)?

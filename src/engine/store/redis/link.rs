@@ -11,25 +11,25 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use redis::{Pipeline, RedisError, ServerErrorKind, Value};
-use smallvec::SmallVec;
-use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot, watch};
-use tokio::time::timeout;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::{timeout, timeout_at};
 
 use super::address::{At, RedisAddress};
 use super::dial::{Connection, MASTER_WITHIN, connect};
+use super::guard::{BreakerStatus, Guard};
 use super::health::Health;
 use super::meter::Meter;
-use super::scripts::Script;
 use super::sentinel::{Sentinels, Watch};
+use super::wire::{Answered, Call, Elsewhere, Failed, Reply, Sent, Waiting, drain, read, send};
 use super::words::in_plain_words;
 use crate::engine::clock::Micros;
+use crate::engine::policy;
 use crate::engine::store::StoreError;
 
-/// Calls in one pipeline: enough to fill packets, few enough to keep the first one's wait short.
-const MAX_BATCH: usize = 64;
 /// Calls that may wait; more is a store that cannot keep up, and said so at once.
 const MAX_WAITING: usize = 16_384;
 const MASTER_LOOKED_UP_EVERY: Duration = Duration::from_millis(250);
+const PROBED_EVERY: Duration = Duration::from_millis(250);
 /// Between attempts to connect again: short, for everybody is waiting.
 const RECONNECT_PAUSE: [u64; 4] = [10, 50, 100, 200];
 
@@ -42,21 +42,7 @@ pub struct RedisOptions {
     pub connect_timeout: Micros,
 }
 
-/// One script call.
-#[derive(Debug)]
-pub(super) struct Call {
-    pub(super) script: &'static Script,
-    pub(super) keys: SmallVec<[String; 3]>,
-    pub(super) args: SmallVec<[Vec<u8>; 2]>,
-}
-
 type CallResult = Result<Value, StoreError>;
-
-struct Waiting {
-    call: Call,
-    answer: oneshot::Sender<CallResult>,
-    since: Instant,
-}
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -64,19 +50,20 @@ pub(super) struct Link {
     shared: Arc<Shared>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     options: RedisOptions,
     /// That of the options at first; a policy may change it.
     deadline_us: AtomicU64,
-    current: watch::Sender<Current>,
+    pub(super) current: watch::Sender<Current>,
     health: Mutex<Health>,
-    meter: Meter,
+    meter: Arc<Meter>,
+    guard: Arc<Guard>,
     broken: Notify,
 }
 
 /// The connection in use, or why there is none.
 #[derive(Clone)]
-enum Current {
+pub(super) enum Current {
     Up(Arc<Connection>),
     Down(StoreError),
 }
@@ -98,7 +85,7 @@ impl Link {
     }
 
     fn with(options: RedisOptions, current: Current) -> Link {
-        let meter = Meter::default();
+        let meter = Arc::new(Meter::default());
         match current {
             Current::Up(_) => meter.connected(),
             Current::Down(_) => meter.disconnected(Micros::now()),
@@ -109,11 +96,13 @@ impl Link {
             current: watch::Sender::new(current),
             health: Mutex::default(),
             meter,
+            guard: Arc::default(),
             broken: Notify::new(),
         });
         let (queue, waiting) = mpsc::channel(MAX_WAITING);
         tokio::spawn(drain(waiting, shared.clone()));
         tokio::spawn(keep_connected(Arc::downgrade(&shared)));
+        tokio::spawn(probe(Arc::downgrade(&shared), shared.guard.clone()));
         if let At::Sentinel(sentinels) = shared.options.address.at() {
             tokio::spawn(watch_master(Arc::downgrade(&shared), sentinels.as_ref().clone()));
         }
@@ -123,6 +112,15 @@ impl Link {
     /// From now on no call outlives this.
     pub(super) fn set_deadline(&self, deadline: Micros) {
         self.shared.deadline_us.store(deadline.0, Ordering::Relaxed);
+    }
+
+    /// From now on there is a breaker, by these numbers.
+    pub(super) fn set_breaker(&self, settings: policy::Breaker) {
+        self.shared.guard.set(settings, self.shared.deadline());
+    }
+
+    pub(super) fn breaker(&self) -> BreakerStatus {
+        self.shared.guard.status()
     }
 
     /// Why there is no connection, if so.
@@ -141,49 +139,103 @@ impl Link {
         &self.shared.options.address
     }
 
-    pub(super) fn meter(&self) -> &Meter {
+    pub(super) fn meter(&self) -> &Arc<Meter> {
         &self.shared.meter
     }
 
+    /// When a call that begins now has to be over, so much of its time being gone.
+    pub(super) fn until(&self, spent: Duration) -> Instant {
+        Instant::now() + Duration::from(self.shared.deadline()).saturating_sub(spent)
+    }
+
+    /// Waits for the first attempt to connect, whatever comes of it.
+    pub(super) async fn tried(&self, until: Instant) {
+        let mut changes = self.shared.current.subscribe();
+        let is_new = |current: &Current| {
+            matches!(current, Current::Down(_)) && self.shared.meter.connections() == 0
+        };
+        if is_new(&changes.borrow_and_update()) {
+            let _ = timeout_at(until.into(), changes.changed()).await;
+        }
+    }
+
     /// Runs one call, in company with others where there are any.
-    pub(super) async fn call(&self, call: Call) -> CallResult {
+    pub(super) async fn call(&self, call: Call, until: Instant) -> CallResult {
+        let (reply, _) = self.try_call(Sent { call, asking: false }, until).await;
+        reply.map_err(|failed| {
+            // Where there is no elsewhere, to be sent there is a failure like any other.
+            if failure_of(&failed).is_none() {
+                self.shared.meter.failed(&failed.error);
+            }
+            failed.error
+        })
+    }
+
+    /// The same within a time of the caller's; what has not run comes back.
+    pub(super) async fn try_call(&self, sent: Sent, until: Instant) -> Answered {
+        if Instant::now() >= until {
+            // Others took all the time: nothing was sent, and this server cannot help it.
+            return (Err(self.shared.timeout().into()), None);
+        }
+        let Some(pass) = self.shared.guard.admit() else {
+            let why = StoreError::Broken { url: self.url() };
+            self.shared.meter.failed(&why);
+            return (Err(why.into()), None);
+        };
+        let (reply, call) = self.call_now(sent, until).await;
+        pass.settle(failure(&reply));
+        (reply, call)
+    }
+
+    async fn call_now(&self, sent: Sent, until: Instant) -> Answered {
         if let Current::Down(why) = &*self.shared.current.borrow() {
             self.shared.meter.failed(why);
-            return Err(why.clone());
+            return (Err(why.clone().into()), None);
         }
         let (answer, reply) = oneshot::channel();
         let since = Instant::now();
-        if self.queue.try_send(Waiting { call, answer, since }).is_err() {
+        if self.queue.try_send(Waiting { sent, answer, since }).is_err() {
             let why = StoreError::Overloaded { url: self.url(), waiting: MAX_WAITING };
             self.shared.meter.failed(&why);
-            return Err(why);
+            return (Err(why.into()), None);
         }
-        let result = self.wait_for(reply, since).await.and_then(|result| result);
-        self.shared.meter.answered(since.elapsed(), &result);
-        result
+        let (reply, call) = self
+            .wait_for(reply, since, until)
+            .await
+            .unwrap_or_else(|error| (Err(Failed::from(error)), None));
+        self.shared.met(since, &reply);
+        (reply, call)
     }
 
-    /// Runs calls one after the other in a pipeline of their own.
-    pub(super) async fn call_in_order(&self, calls: Vec<Call>) -> Vec<CallResult> {
+    /// Runs calls one after the other in a pipeline of their own; they come back with what was said
+    /// to each, unless nothing was in time.
+    pub(super) async fn call_in_order(
+        &self,
+        calls: Vec<Sent>,
+        until: Instant,
+    ) -> (Vec<Reply>, Vec<Sent>) {
         let count = calls.len();
+        let all = |error: StoreError| vec![Err(Failed::from(error)); count];
         let connection = match self.shared.current.borrow().clone() {
-            _ if calls.is_empty() => return Vec::new(),
+            _ if calls.is_empty() => return (Vec::new(), calls),
             Current::Up(connection) => connection,
-            Current::Down(why) => return vec![Err(why); count],
+            Current::Down(why) => return (all(why), calls),
         };
         let (answer, reply) = oneshot::channel();
         let (shared, since) = (self.shared.clone(), Instant::now());
         // Beside the caller, so that replies are also heard when they come too late.
         tokio::spawn(async move {
-            let results = send(&shared, &connection, &calls, true).await;
-            if let Err(results) = answer.send(results) {
-                results.iter().for_each(|result| shared.too_late(since, result));
+            let replies = send(&shared, &connection, &calls, true).await;
+            if let Err((replies, _)) = answer.send((replies, calls)) {
+                replies.iter().for_each(|reply| shared.too_late(since, reply));
             }
         });
-        let results =
-            self.wait_for(reply, since).await.unwrap_or_else(|error| vec![Err(error); count]);
-        results.iter().for_each(|result| self.shared.meter.answered(since.elapsed(), result));
-        results
+        let (replies, calls) = self
+            .wait_for(reply, since, until)
+            .await
+            .unwrap_or_else(|error| (all(error), Vec::new()));
+        replies.iter().for_each(|reply| self.shared.met(since, reply));
+        (replies, calls)
     }
 
     /// No longer than the deadline.
@@ -191,8 +243,9 @@ impl Link {
         &self,
         reply: oneshot::Receiver<T>,
         since: Instant,
+        until: Instant,
     ) -> Result<T, StoreError> {
-        match timeout(self.shared.deadline().into(), reply).await {
+        match timeout_at(until.into(), reply).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(_closed)) => Err(self.shared.lost("it was closed")),
             Err(_elapsed) => Err(self.shared.timed_out(since)),
@@ -201,24 +254,58 @@ impl Link {
 
     /// An ordinary command, for what is not a check.
     pub(super) async fn command(&self, command: &redis::Cmd) -> CallResult {
-        let connection = match self.shared.current.borrow().clone() {
-            Current::Up(connection) => connection,
-            Current::Down(why) => return Err(why),
+        self.try_command(command, false, self.until(Duration::ZERO))
+            .await
+            .map_err(|failed| failed.error)
+    }
+
+    pub(super) async fn try_command(
+        &self,
+        command: &redis::Cmd,
+        asking: bool,
+        until: Instant,
+    ) -> Reply {
+        let Some(pass) = self.shared.guard.admit() else {
+            return Err(StoreError::Broken { url: self.url() }.into());
         };
-        let began = Instant::now();
-        let mut redis = connection.redis.clone();
-        match timeout(self.shared.deadline().into(), redis.send_packed_command(command)).await {
-            Ok(Ok(Value::ServerError(error))) => {
-                Err(self.shared.refused(&connection, &error.into()))
-            }
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(self.shared.failed(&connection, &error)),
-            Err(_elapsed) => Err(self.shared.timed_out(began)),
-        }
+        let reply = self.shared.command_now(command, asking, until).await;
+        pass.settle(failure(&reply));
+        reply
     }
 }
 
 impl Shared {
+    async fn command_now(
+        self: &Arc<Shared>,
+        command: &redis::Cmd,
+        asking: bool,
+        until: Instant,
+    ) -> Reply {
+        let connection = match self.current.borrow().clone() {
+            Current::Up(connection) => connection,
+            Current::Down(why) => return Err(why.into()),
+        };
+        let began = Instant::now();
+        let mut redis = connection.redis.clone();
+        let said = async {
+            if !asking {
+                return redis.send_packed_command(command).await;
+            }
+            let mut pipeline = Pipeline::new();
+            pipeline.cmd("ASKING").add_command(command.clone());
+            let mut said = redis.send_packed_commands(&pipeline, 1, 1).await?;
+            Ok(said.pop().unwrap_or(Value::Nil))
+        };
+        match timeout_at(until.into(), said).await {
+            Ok(Ok(value)) => {
+                self.health().reply();
+                read(self, &connection, value)
+            }
+            Ok(Err(error)) => Err(self.failed(&connection, &error).into()),
+            Err(_elapsed) => Err(self.timed_out(began).into()),
+        }
+    }
+
     fn url(&self) -> String {
         self.options.address.to_string()
     }
@@ -231,13 +318,21 @@ impl Shared {
         StoreError::Lost { url: self.url(), why: why.into() }
     }
 
-    fn health(&self) -> std::sync::MutexGuard<'_, Health> {
+    pub(super) fn health(&self) -> std::sync::MutexGuard<'_, Health> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What a caller got. That another server is to be asked is neither an answer nor an error.
+    fn met(&self, since: Instant, reply: &Reply) {
+        let error = failure(reply);
+        if reply.is_ok() || error.is_some() {
+            self.meter.answered(since.elapsed(), error);
+        }
+    }
+
     /// A caller who waited since then has given up before this came.
-    fn too_late(&self, since: Instant, result: &CallResult) {
-        if matches!(result, Ok(_) | Err(StoreError::Refused { .. })) {
+    pub(super) fn too_late(&self, since: Instant, reply: &Reply) {
+        if matches!(reply, Ok(_) | Err(Failed { error: StoreError::Refused { .. }, .. })) {
             self.meter.late(since.elapsed());
         }
     }
@@ -246,20 +341,24 @@ impl Shared {
         if self.health().timeout(began, Instant::now()) {
             self.give_up(None, "it no longer answers");
         }
+        self.timeout()
+    }
+
+    fn timeout(&self) -> StoreError {
         StoreError::Timeout { url: self.url(), deadline: self.deadline() }
     }
 
     /// What a whole pipeline came to grief with.
-    fn failed(&self, connection: &Arc<Connection>, error: &RedisError) -> StoreError {
+    pub(super) fn failed(&self, connection: &Arc<Connection>, error: &RedisError) -> StoreError {
         if error.is_timeout() {
-            return StoreError::Timeout { url: self.url(), deadline: self.deadline() };
+            return self.timeout();
         }
         self.give_up(Some(connection), "it was lost");
         self.lost(&error.to_string())
     }
 
     /// What the server said to one call.
-    fn refused(&self, connection: &Arc<Connection>, error: &RedisError) -> StoreError {
+    pub(super) fn refused(&self, connection: &Arc<Connection>, error: &RedisError) -> StoreError {
         if error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly) {
             // The address now leads to a replica; connecting anew may lead to the master.
             if self.give_up(Some(connection), "it became a replica") {
@@ -294,133 +393,6 @@ impl Shared {
     }
 }
 
-/// Moves calls from the queue onto the wire, as many together as are waiting.
-async fn drain(mut waiting: mpsc::Receiver<Waiting>, shared: Arc<Shared>) {
-    let mut batch = Vec::with_capacity(MAX_BATCH);
-    loop {
-        let place = place_on_the_wire(&shared).await;
-        if waiting.recv_many(&mut batch, MAX_BATCH).await == 0 {
-            return;
-        }
-        // Whoever has given up waiting is not charged either.
-        let batch: Vec<Waiting> = batch.drain(..).filter(|w| !w.answer.is_closed()).collect();
-        if batch.is_empty() {
-            continue;
-        }
-        let now = shared.current.borrow().clone();
-        match (place, now) {
-            (Some((connection, permit)), Current::Up(now)) if Arc::ptr_eq(&connection, &now) => {
-                tokio::spawn(send_batch(shared.clone(), connection, permit, batch));
-            }
-            (_, Current::Up(connection)) => {
-                let permit = connection.batches.clone().try_acquire_owned().ok();
-                tokio::spawn(send_batch(shared.clone(), connection, permit, batch));
-            }
-            (_, Current::Down(why)) => {
-                batch.into_iter().for_each(|w| drop(w.answer.send(Err(why.clone()))));
-            }
-        }
-    }
-}
-
-type Place = (Arc<Connection>, Option<OwnedSemaphorePermit>);
-
-/// Waits until another batch may be sent; none as soon as the connection is given up.
-async fn place_on_the_wire(shared: &Shared) -> Option<Place> {
-    let mut changes = shared.current.subscribe();
-    let connection = match changes.borrow_and_update().clone() {
-        Current::Up(connection) => connection,
-        Current::Down(_) => return None,
-    };
-    tokio::select! {
-        permit = connection.batches.clone().acquire_owned() => Some((connection, permit.ok())),
-        _ = changes.changed() => None,
-    }
-}
-
-async fn send_batch(
-    shared: Arc<Shared>,
-    connection: Arc<Connection>,
-    _permit: Option<OwnedSemaphorePermit>,
-    batch: Vec<Waiting>,
-) {
-    let each = |w: Waiting| (w.call, (w.answer, w.since));
-    let (calls, callers): (Vec<_>, Vec<_>) = batch.into_iter().map(each).unzip();
-    let results = send(&shared, &connection, &calls, false).await;
-    for ((answer, since), result) in callers.into_iter().zip(results) {
-        if let Err(result) = answer.send(result) {
-            shared.too_late(since, &result);
-        }
-    }
-}
-
-/// One pipeline. A script that the server does not have has not run, so those calls, and only
-/// those, go again with their text, in the same order and to the same server. `in_order` the first
-/// call of each script brings its text along: one that had to go again would come after the others.
-async fn send(
-    shared: &Shared,
-    connection: &Arc<Connection>,
-    calls: &[Call],
-    in_order: bool,
-) -> Vec<CallResult> {
-    let mut known: SmallVec<[&str; 4]> = SmallVec::new();
-    let is_first = |call: &Call| {
-        let is_new = in_order && !known.contains(&call.script.sha.as_str());
-        if is_new {
-            known.push(&call.script.sha);
-        }
-        is_new
-    };
-    let mut results = send_once(shared, connection, calls.iter(), is_first).await;
-    let missing: Vec<usize> =
-        (0..calls.len()).filter(|i| is_missing_script(&results[*i])).collect();
-    if !missing.is_empty() {
-        let again = missing.iter().map(|i| &calls[*i]);
-        let replies = send_once(shared, connection, again, |_| true).await;
-        missing.into_iter().zip(replies).for_each(|(i, reply)| results[i] = reply);
-    }
-    results
-}
-
-async fn send_once<'a>(
-    shared: &Shared,
-    connection: &Arc<Connection>,
-    calls: impl Iterator<Item = &'a Call>,
-    mut with_text: impl FnMut(&Call) -> bool,
-) -> Vec<CallResult> {
-    let mut pipeline = Pipeline::new();
-    for call in calls {
-        match with_text(call) {
-            true => pipeline.cmd("EVAL").arg(&call.script.text),
-            false => pipeline.cmd("EVALSHA").arg(&call.script.sha),
-        };
-        pipeline.arg(call.keys.len()).arg(call.keys.as_slice());
-        for arg in &call.args {
-            pipeline.arg(arg.as_slice());
-        }
-    }
-    let count = pipeline.len();
-    let mut redis = connection.redis.clone();
-    match redis.send_packed_commands(&pipeline, 0, count).await {
-        Ok(values) => {
-            shared.health().reply();
-            let each = |value| match value {
-                Value::ServerError(error) => Err(shared.refused(connection, &error.into())),
-                value => Ok(value),
-            };
-            values.into_iter().map(each).collect()
-        }
-        Err(error) => {
-            let error = shared.failed(connection, &error);
-            (0..count).map(|_| Err(error.clone())).collect()
-        }
-    }
-}
-
-fn is_missing_script(result: &CallResult) -> bool {
-    matches!(result, Err(StoreError::Refused { code, .. }) if code == "NOSCRIPT")
-}
-
 /// Connects again whenever the connection was given up, until nobody wants one any more.
 async fn keep_connected(shared: Weak<Shared>) {
     loop {
@@ -444,6 +416,39 @@ async fn keep_connected(shared: Weak<Shared>) {
                 }
             }
         }
+    }
+}
+
+/// Finds out whether a server that is left alone would answer: with a PING on the connection that
+/// calls would take, so that one that has gone silent is found out, too.
+async fn probe(shared: Weak<Shared>, guard: Arc<Guard>) {
+    loop {
+        // Looking up now and then lets this task end with its link.
+        if !guard.wants_probe() {
+            let _ = timeout(Duration::from_secs(1), guard.opened()).await;
+        }
+        if guard.wants_probe() {
+            tokio::time::sleep(PROBED_EVERY).await;
+        }
+        let Some(live) = shared.upgrade() else { return };
+        if guard.wants_probe() {
+            let until = Instant::now() + Duration::from(live.deadline());
+            if live.command_now(&redis::cmd("PING"), false, until).await.is_ok() {
+                guard.probed();
+            }
+        }
+    }
+}
+
+/// What a reply tells of the server: to be sent elsewhere is an answer.
+fn failure(reply: &Reply) -> Option<&StoreError> {
+    reply.as_ref().err().and_then(failure_of)
+}
+
+fn failure_of(failed: &Failed) -> Option<&StoreError> {
+    match failed {
+        Failed { elsewhere: None | Some(Elsewhere::Unknown), error } => Some(error),
+        _ => None,
     }
 }
 

@@ -19,20 +19,27 @@ pub struct Meter {
     failovers: AtomicU64,
     /// When the connection was lost; 0 while there is one.
     down_since_us: AtomicU64,
+    /// How far the farthest replica is behind, and one more: 0 while that is not known.
+    lag_us: AtomicU64,
+    /// 0 not known, 1 lost, 2 there.
+    quorum: AtomicU64,
 }
 
 /// What errors are counted by: a bounded number, whatever a server says.
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 17] = [
     "unreachable",
     "timeout",
     "lost",
     "overloaded",
+    "breaker",
     "oom",
     "readonly",
     "loading",
     "misconf",
     "noreplicas",
     "masterdown",
+    "clusterdown",
+    "tryagain",
     "busy",
     "noperm",
     "noauth",
@@ -41,14 +48,14 @@ const KINDS: [&str; 14] = [
 
 impl Meter {
     /// What a caller got, and after what time.
-    pub(super) fn answered<T>(&self, took: Duration, result: &Result<T, StoreError>) {
-        let histogram = match result {
-            Ok(_) => &self.ok,
-            Err(StoreError::Timeout { .. }) => &self.timeout,
-            Err(_) => &self.error,
+    pub(super) fn answered(&self, took: Duration, error: Option<&StoreError>) {
+        let histogram = match error {
+            None => &self.ok,
+            Some(StoreError::Timeout { .. }) => &self.timeout,
+            Some(_) => &self.error,
         };
         histogram.record(micros(took));
-        if let Err(error) = result {
+        if let Some(error) = error {
             self.failed(error);
         }
     }
@@ -80,6 +87,24 @@ impl Meter {
     /// The master that was spoken to is one no more.
     pub(super) fn failed_over(&self) {
         self.failovers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_replication_lag(&self, lag: Option<Micros>) {
+        self.lag_us.store(lag.map_or(0, |lag| lag.0.saturating_add(1)), Ordering::Relaxed);
+    }
+
+    /// How far the farthest of its replicas is behind, as far as that is watched.
+    pub fn replication_lag(&self) -> Option<Micros> {
+        self.lag_us.load(Ordering::Relaxed).checked_sub(1).map(Micros)
+    }
+
+    pub(super) fn set_sentinel_quorum(&self, is_there: bool) {
+        self.quorum.store(1 + u64::from(is_there), Ordering::Relaxed);
+    }
+
+    /// Whether its sentinels could agree on a failover, as far as that is watched.
+    pub fn sentinel_quorum(&self) -> Option<bool> {
+        self.quorum.load(Ordering::Relaxed).checked_sub(1).map(|is_there| is_there > 0)
     }
 
     /// By outcome: `ok`, `error`, `timeout` (whoever waited gave up), `late` (the true time of
@@ -131,6 +156,7 @@ fn kind(error: &StoreError) -> String {
         StoreError::Timeout { .. } => "timeout".into(),
         StoreError::Lost { .. } => "lost".into(),
         StoreError::Overloaded { .. } => "overloaded".into(),
+        StoreError::Broken { .. } => "breaker".into(),
         StoreError::Refused { code, .. } => code.to_ascii_lowercase(),
         StoreError::OtherCost => "other".into(),
     }

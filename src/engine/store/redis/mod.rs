@@ -1,35 +1,52 @@
 //! Buckets in Redis: each check is one script call, decided on the server's clock.
 
 mod address;
+mod cluster;
 mod console;
+mod deployment;
 mod dial;
+mod guard;
 mod health;
 mod link;
+mod lookout;
+mod map;
 mod meter;
 mod registry;
 mod scripts;
 mod sentinel;
+mod servers;
+mod slots;
+mod survey;
+mod topology;
+mod wire;
 mod words;
+
+use std::time::Duration;
 
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
-use self::link::{Call, Link};
 use self::scripts::{Packed, Reply, Script, parse_reply};
+use self::servers::Servers;
+use self::wire::Call;
 use super::charge::{Charge, Settlement, random_id};
 use super::keys::Prefix;
 use super::{Answer, Check, StoreError};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Cost};
+use crate::engine::policy;
 pub use address::{RedisAddress, RedisAddressError, without_secrets};
-pub use console::{Console, Said};
+pub use console::{Answered, Console, Said, Words};
+pub use deployment::{Deployment, Map, Node, Topology, scanned};
+pub use guard::BreakerStatus;
 pub use link::RedisOptions;
+pub use lookout::Lookout;
 pub use meter::Meter;
 pub use registry::RedisRegistry;
-
-/// Removed in one command: some tens of microseconds for the server.
-const KEYS_PER_UNLINK: usize = 500;
+pub use servers::Shard;
+pub use slots::{Place, SLOTS, slot_of};
+pub use topology::{Primary, primaries};
 
 /// A script with its keys and arguments.
 #[derive(Clone, Debug)]
@@ -39,58 +56,95 @@ pub struct ScriptCall {
     pub args: Vec<Vec<u8>>,
 }
 
+/// Forgets the records of one rule in an identity's quota, and their charges; the rest stays.
+pub fn reset_of_rule(quota: &[u8], log: &[u8], rule: &str) -> Words {
+    Words::of("EVAL").and(&Script::reset().text).and("2").and(quota).and(log).and(rule)
+}
+
+/// A script as a server knows it.
+#[derive(Clone, Debug)]
+pub struct ScriptText {
+    pub sha: String,
+    pub text: String,
+}
+
+/// Every script that checks may take.
+pub fn check_scripts() -> Vec<ScriptText> {
+    let of = |script: &Script| ScriptText { sha: script.sha.clone(), text: script.text.clone() };
+    Script::checks().map(of).collect()
+}
+
 #[derive(Debug)]
 pub struct RedisStore {
-    link: Link,
+    servers: Servers,
     prefix: Prefix,
 }
 
 impl RedisStore {
     pub async fn connect(options: RedisOptions, prefix: Prefix) -> Result<RedisStore, StoreError> {
-        Ok(RedisStore { link: Link::open(options).await?, prefix })
+        Ok(RedisStore { servers: Servers::open(options).await?, prefix })
     }
 
     /// Without waiting for the connection; until there is one, every check fails at once.
     pub fn start(options: RedisOptions, prefix: Prefix) -> RedisStore {
-        RedisStore { link: Link::start(options), prefix }
+        RedisStore { servers: Servers::start(options), prefix }
     }
 
     /// From now on no check outlives this.
     pub fn set_deadline(&self, deadline: Micros) {
-        self.link.set_deadline(deadline);
+        self.servers.set_deadline(deadline);
     }
 
-    /// Why there is no connection, if so.
+    /// From now on each server has a breaker, by these numbers.
+    pub fn set_breaker(&self, settings: policy::Breaker) {
+        self.servers.set_breaker(settings);
+    }
+
+    /// Why no check can be answered, if so.
     pub fn trouble(&self) -> Option<StoreError> {
-        self.link.trouble()
+        self.servers.trouble()
     }
 
     /// Where it is, without secrets.
     pub fn url(&self) -> String {
-        self.link.url()
+        self.servers.address().to_string()
     }
 
-    /// Where it is, in few words, to tell it from others.
-    pub fn shard(&self) -> &str {
-        self.link.address().place()
+    /// The servers that count: one, or the primaries of a cluster as it is now.
+    pub fn shards(&self) -> Vec<Shard> {
+        self.servers.shards()
     }
 
-    /// How it answers.
-    pub fn meter(&self) -> &Meter {
-        self.link.meter()
+    /// Looks at replicas and sentinels; what is seen is in the meters.
+    pub async fn look_around(&self, lookout: &mut Lookout) {
+        lookout.look(&self.servers).await;
+    }
+
+    /// How often a cluster sent calls from one server to another: `moved`, `ask`, `tryagain`.
+    pub fn redirects(&self) -> Vec<(&'static str, u64)> {
+        self.servers.redirects()
     }
 
     pub async fn check(&self, check: &Check<'_>) -> Result<Answer, StoreError> {
+        self.check_after(check, Duration::ZERO).await
+    }
+
+    /// The same where so much of the deadline is gone already.
+    pub async fn check_after(
+        &self,
+        check: &Check<'_>,
+        spent: Duration,
+    ) -> Result<Answer, StoreError> {
         if check.limits.is_empty() {
             return Ok(Answer::decided(SmallVec::new()));
         }
-        let value = self.link.call(self.call(check)).await?;
+        let value = self.servers.call(self.call(check), spent).await?;
         self.answer(check, &value)
     }
 
     pub async fn check_in_order(&self, checks: &[Check<'_>]) -> Vec<Result<Answer, StoreError>> {
         let calls: Vec<Call> = checks.iter().map(|check| self.call(check)).collect();
-        let values = self.link.call_in_order(calls).await;
+        let values = self.servers.call_in_order(calls).await;
         let each = |(check, value): (_, Result<Value, _>)| self.answer(check, &value?);
         checks.iter().zip(values).map(each).collect()
     }
@@ -118,7 +172,7 @@ impl RedisStore {
         packed.time(at).number(charge.lapses_at().0).charge_parts(charge, settled);
         let args = smallvec![packed.0, charge.id.to_le_bytes().to_vec()];
         let call = Call { script: Script::settle(), keys, args };
-        match self.link.call(call).await? {
+        match self.servers.call(call, Duration::ZERO).await? {
             Value::Int(done) => Ok(done == 1),
             other => Err(self.not_ours(&other)),
         }
@@ -133,7 +187,8 @@ impl RedisStore {
     ) -> Result<usize, StoreError> {
         let keys = smallvec![self.prefix.quota(identity), self.prefix.log(identity)];
         let args = rule.into_iter().map(|rule| rule.as_bytes().to_vec()).collect();
-        match self.link.call(Call { script: Script::reset(), keys, args }).await? {
+        let call = Call { script: Script::reset(), keys, args };
+        match self.servers.call(call, Duration::ZERO).await? {
             Value::Int(forgotten) => Ok(usize::try_from(forgotten).unwrap_or_default()),
             other => Err(self.not_ours(&other)),
         }
@@ -144,13 +199,8 @@ impl RedisStore {
         &self,
         identities: impl Iterator<Item = &Identity>,
     ) -> Result<(), StoreError> {
-        let mut keys =
-            identities.flat_map(|i| [self.prefix.quota(i), self.prefix.log(i)]).peekable();
-        while keys.peek().is_some() {
-            let some: Vec<String> = keys.by_ref().take(KEYS_PER_UNLINK).collect();
-            self.link.command(redis::cmd("UNLINK").arg(some)).await?;
-        }
-        Ok(())
+        let keys = identities.map(|i| vec![self.prefix.quota(i), self.prefix.log(i)]);
+        self.servers.unlink_all(keys).await
     }
 
     /// The very script call that a check makes, to be run by others: for benches.
@@ -175,6 +225,7 @@ impl RedisStore {
             keys.push(self.prefix.answer(check.identity, idempotency.key));
             let mut packed = Packed::default();
             packed.number(idempotency.remember.0).number(check.limits.len() as u64);
+            packed.count_or_none(idempotency.max_replays);
             packed.bytes(&random_id().to_le_bytes());
             args.push(packed.0);
         }
@@ -205,6 +256,6 @@ impl RedisStore {
             _ => "something else",
         };
         let why = format!("expected a decision, got {kind}");
-        StoreError::Refused { url: self.link.url(), code: "REPLY".into(), why }
+        StoreError::Refused { url: self.url(), code: "REPLY".into(), why }
     }
 }

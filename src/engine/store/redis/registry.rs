@@ -8,18 +8,24 @@
 //! that holds, is obeyed by all when their caches expire, and says itself who made it and why; but
 //! the trail and the lists do not know it until the change is made once more.
 
+mod json;
+
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, Value, from_redis_value};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use smallvec::{SmallVec, smallvec};
 
-use super::link::{Call, Link, RedisOptions};
+use self::json::{json, parse, parse_some};
+use super::link::RedisOptions;
 use super::scripts::Script;
+use super::servers::Servers;
+use super::wire::Call;
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
+use crate::engine::policy;
 use crate::engine::registry::{
     Change, DEFAULT_MAX_EVENTS, Draft, Edit, Event, EventId, Intent, KEPT_VERSIONS, ListChange,
     Lists, MAX_NEWS, Member, NewVersion, News, OfSubject, Outcome, RegistryError, Secret, Subject,
@@ -49,7 +55,7 @@ type Entry = (String, Vec<Vec<u8>>);
 
 #[derive(Debug)]
 pub struct RedisRegistry {
-    link: Link,
+    servers: Servers,
     prefix: Prefix,
     max_events: usize,
 }
@@ -61,23 +67,28 @@ impl RedisRegistry {
         options: RedisOptions,
         prefix: Prefix,
     ) -> Result<RedisRegistry, StoreError> {
-        let link = Link::open(options).await?;
-        Ok(RedisRegistry { link, prefix, max_events: DEFAULT_MAX_EVENTS })
+        let servers = Servers::open(options).await?;
+        Ok(RedisRegistry { servers, prefix, max_events: DEFAULT_MAX_EVENTS })
     }
 
     /// Without waiting for the connection; until there is one, every call fails at once.
     pub fn start(options: RedisOptions, prefix: Prefix) -> RedisRegistry {
-        RedisRegistry { link: Link::start(options), prefix, max_events: DEFAULT_MAX_EVENTS }
+        RedisRegistry { servers: Servers::start(options), prefix, max_events: DEFAULT_MAX_EVENTS }
     }
 
     /// From now on no call outlives this.
     pub fn set_deadline(&self, deadline: Micros) {
-        self.link.set_deadline(deadline);
+        self.servers.set_deadline(deadline);
+    }
+
+    /// From now on each server has a breaker, by these numbers: for what requests wait for.
+    pub fn set_breaker(&self, settings: policy::Breaker) {
+        self.servers.set_breaker(settings);
     }
 
     /// Why there is no connection, if so.
     pub fn trouble(&self) -> Option<StoreError> {
-        self.link.trouble()
+        self.servers.trouble()
     }
 
     pub fn with_max_events(self, max_events: usize) -> RedisRegistry {
@@ -85,7 +96,9 @@ impl RedisRegistry {
     }
 
     pub(crate) async fn now(&self) -> Result<Micros, RegistryError> {
-        let (seconds, micros): (u64, u64) = self.command(&redis::cmd("TIME")).await?;
+        // The clock of the server that keeps the trail.
+        let key = self.prefix.policy(Part::Events);
+        let (seconds, micros): (u64, u64) = self.command(&key, &redis::cmd("TIME")).await?;
         Ok(Micros(seconds * Micros::SECOND.0 + micros))
     }
 
@@ -105,7 +118,7 @@ impl RedisRegistry {
         loop {
             let mut scan = redis::cmd("HSCAN");
             scan.arg(&index).arg(cursor).arg("COUNT").arg(LISTED_AT_ONCE);
-            let (next, found): (u64, Vec<(String, String)>) = self.command(&scan).await?;
+            let (next, found): (u64, Vec<(String, String)>) = self.command(&index, &scan).await?;
             let new = found.into_iter().filter_map(|(text, event)| {
                 let identity = Identity::opaque(&text).ok()?;
                 told.insert(identity.clone()).then_some((identity, event))
@@ -128,7 +141,8 @@ impl RedisRegistry {
         let mut gone: SmallVec<[Vec<u8>; 2]> = SmallVec::new();
         for some in listed.chunks(LISTED_AT_ONCE) {
             let keys: Vec<String> = some.iter().map(|(i, _)| self.prefix.subject(i)).collect();
-            let values: Vec<Option<Vec<u8>>> = self.command(redis::cmd("MGET").arg(&keys)).await?;
+            let values = self.servers.get_all(&keys).await?;
+            let values: Vec<Option<Vec<u8>>> = self.read(Value::Array(values))?;
             for (((identity, event), key), value) in some.iter().zip(&keys).zip(values) {
                 match value {
                     Some(value) => each(identity.clone(), parse(key, &value)?),
@@ -139,7 +153,7 @@ impl RedisRegistry {
         if !gone.is_empty() {
             let call = Call { script: &FORGET, keys: smallvec![index.into()], args: gone };
             // Whoever may only read lists all the same.
-            let _ = self.link.call(call).await;
+            let _ = self.servers.call(call, Duration::ZERO).await;
         }
         Ok(())
     }
@@ -181,8 +195,18 @@ impl RedisRegistry {
     ) -> Result<EventId, RegistryError> {
         let keys = smallvec![self.prefix.policy(Part::Events), self.prefix.policy(Part::Subjects)];
         let args = smallvec![json(event), self.max_events(), identity.as_str().into()];
-        let reply = self.link.call(Call { script: &RECORD, keys, args }).await;
+        let reply = self.servers.call(Call { script: &RECORD, keys, args }, Duration::ZERO).await;
         let id: String = self.read(reply.map_err(RegistryError::Unrecorded)?)?;
+        self.event_id(&id)
+    }
+
+    /// Writes an event that is about no single identity.
+    pub(crate) async fn append(&self, event: &Event) -> Result<EventId, RegistryError> {
+        let key = self.prefix.policy(Part::Events);
+        let mut add = redis::cmd("XADD");
+        add.arg(&key).arg("MAXLEN").arg(self.max_events).arg("*").arg("e").arg(json(event));
+        let id = self.servers.command(&key, &add).await.map_err(RegistryError::Unrecorded)?;
+        let id: String = self.read(id)?;
         self.event_id(&id)
     }
 
@@ -251,8 +275,9 @@ impl RedisRegistry {
 
     pub(crate) async fn text(&self, version: u64) -> Result<Option<Arc<str>>, RegistryError> {
         let mut get = redis::cmd("HGET");
-        get.arg(self.prefix.policy(Part::History)).arg(format!("{version}:text"));
-        let text: Option<String> = self.command(&get).await?;
+        let key = self.prefix.policy(Part::History);
+        get.arg(&key).arg(format!("{version}:text"));
+        let text: Option<String> = self.command(&key, &get).await?;
         Ok(text.map(Arc::from))
     }
 
@@ -262,7 +287,7 @@ impl RedisRegistry {
         let numbers: Vec<u64> = (1..=newest.version).rev().take(most as usize).collect();
         let key = self.prefix.policy(Part::History);
         let found: Vec<Option<Vec<u8>>> =
-            self.command(redis::cmd("HMGET").arg(&key).arg(&numbers)).await?;
+            self.command(&key, redis::cmd("HMGET").arg(&key).arg(&numbers)).await?;
         found.into_iter().flatten().map(|text| parse_some(&key, &text)).collect()
     }
 
@@ -316,7 +341,7 @@ impl RedisRegistry {
         let from = since.map_or("-".into(), |since| format!("({since}"));
         let mut range = redis::cmd("XREVRANGE");
         range.arg(&key).arg("+").arg(from).arg("COUNT").arg(most);
-        let entries: Vec<Entry> = self.command(&range).await?;
+        let entries: Vec<Entry> = self.command(&key, &range).await?;
         let event = |(id, fields): &Entry| {
             let event: Event = parse_some(&key, fields.get(1).map_or(&[], Vec::as_slice))?;
             Ok(Event { id: Some(self.event_id(id)?), ..event })
@@ -325,9 +350,10 @@ impl RedisRegistry {
     }
 
     pub(crate) async fn last_event(&self) -> Result<Option<EventId>, RegistryError> {
+        let key = self.prefix.policy(Part::Events);
         let mut range = redis::cmd("XREVRANGE");
-        range.arg(self.prefix.policy(Part::Events)).arg("+").arg("-").arg("COUNT").arg(1);
-        let entries: Vec<Entry> = self.command(&range).await?;
+        range.arg(&key).arg("+").arg("-").arg("COUNT").arg(1);
+        let entries: Vec<Entry> = self.command(&key, &range).await?;
         entries.first().map(|(id, _)| self.event_id(id)).transpose()
     }
 
@@ -341,7 +367,7 @@ impl RedisRegistry {
         let key = self.prefix.policy(Part::Events);
         let mut range = redis::cmd("XRANGE");
         range.arg(&key).arg(seen.to_string()).arg("+").arg("COUNT").arg(MAX_NEWS + 2);
-        let entries: Vec<Entry> = self.command(&range).await?;
+        let entries: Vec<Entry> = self.command(&key, &range).await?;
         let mut events = Vec::with_capacity(entries.len());
         for (id, fields) in &entries {
             let event = parse_some(&key, fields.get(1).map_or(&[], Vec::as_slice)).ok();
@@ -358,21 +384,30 @@ impl RedisRegistry {
     pub(crate) async fn announce(&self, member: &Member) -> Result<(), RegistryError> {
         let key = self.prefix.policy(Part::Gateways);
         let member = Member { seen: self.now().await?, ..member.clone() };
-        self.command::<Value>(redis::cmd("HSET").arg(&key).arg(&member.id).arg(json(&member)))
-            .await?;
+        self.command::<Value>(
+            &key,
+            redis::cmd("HSET").arg(&key).arg(&member.id).arg(json(&member)),
+        )
+        .await?;
         let kept_for = Micros::DAY.as_millis_ceil();
-        self.command::<Value>(redis::cmd("PEXPIRE").arg(&key).arg(kept_for)).await?;
+        self.command::<Value>(&key, redis::cmd("PEXPIRE").arg(&key).arg(kept_for)).await?;
         Ok(())
     }
 
     pub(crate) async fn members(&self) -> Result<Vec<Member>, RegistryError> {
         let (key, now) = (self.prefix.policy(Part::Gateways), self.now().await?);
-        let all: Vec<(String, Vec<u8>)> = self.command(redis::cmd("HGETALL").arg(&key)).await?;
+        let all = self.command(&key, redis::cmd("HGETALL").arg(&key)).await?;
         let (members, gone) = fleet::living(all, now);
         if !gone.is_empty() {
-            self.command::<Value>(redis::cmd("HDEL").arg(&key).arg(gone)).await?;
+            self.command::<Value>(&key, redis::cmd("HDEL").arg(&key).arg(gone)).await?;
         }
         Ok(members)
+    }
+
+    pub(crate) async fn known_members(&self) -> Result<Vec<Member>, RegistryError> {
+        let key = self.prefix.policy(Part::Gateways);
+        let all = self.command(&key, redis::cmd("HGETALL").arg(&key)).await?;
+        Ok(fleet::known(all, self.now().await?))
     }
 
     pub(crate) async fn secret(&self) -> Result<Secret, RegistryError> {
@@ -382,7 +417,7 @@ impl RedisRegistry {
             // Of several who make one at the same time, the first is heard.
             let mut set = redis::cmd("SET");
             set.arg(&key).arg(&Secret::random().0).arg("NX");
-            self.command::<Value>(&set).await?;
+            self.command::<Value>(&key, &set).await?;
             held = self.get(&key).await?;
         }
         let why = || "it is not 32 bytes".to_owned();
@@ -399,24 +434,34 @@ impl RedisRegistry {
 
     /// Empty when there is nothing.
     async fn get(&self, key: &str) -> Result<Vec<u8>, RegistryError> {
-        let value: Option<Vec<u8>> = self.command(redis::cmd("GET").arg(key)).await?;
+        let value: Option<Vec<u8>> = self.command(key, redis::cmd("GET").arg(key)).await?;
         Ok(value.unwrap_or_default())
     }
 
-    async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, RegistryError> {
-        self.read(self.link.command(command).await?)
+    async fn command<T: FromRedisValue>(
+        &self,
+        key: &str,
+        command: &Cmd,
+    ) -> Result<T, RegistryError> {
+        self.read(self.servers.command(key, command).await?)
     }
 
     /// Runs a script that replaces: what it says, or what was there instead.
     async fn swap(&self, call: Call) -> Result<Result<String, Vec<u8>>, RegistryError> {
-        let (done, text): (bool, Vec<u8>) = self.read(self.link.call(call).await?)?;
+        let (done, text): (bool, Vec<u8>) =
+            self.read(self.servers.call(call, Duration::ZERO).await?)?;
         Ok(if done { Ok(String::from_utf8_lossy(&text).into_owned()) } else { Err(text) })
     }
 
     fn read<T: FromRedisValue>(&self, value: Value) -> Result<T, RegistryError> {
         from_redis_value(value).map_err(|error| {
             let why = format!("its answer has another form: {error}");
-            StoreError::Refused { url: self.link.url(), code: "REPLY".into(), why }.into()
+            StoreError::Refused {
+                url: self.servers.address().to_string(),
+                code: "REPLY".into(),
+                why,
+            }
+            .into()
         })
     }
 
@@ -440,18 +485,4 @@ fn expiry(subject: &Subject, intent: &Intent) -> (&'static str, u64) {
             ("PX", end.saturating_sub(now).max(Micros::HOUR).as_millis_ceil())
         }
     }
-}
-
-/// Nothing reads as the default.
-fn parse<T: Default + DeserializeOwned>(key: &str, text: &[u8]) -> Result<T, RegistryError> {
-    if text.is_empty() { Ok(T::default()) } else { parse_some(key, text) }
-}
-
-fn parse_some<T: DeserializeOwned>(key: &str, text: &[u8]) -> Result<T, RegistryError> {
-    serde_json::from_slice(text)
-        .map_err(|error| RegistryError::Unreadable { key: key.into(), why: error.to_string() })
-}
-
-fn json(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("plain data becomes JSON")
 }

@@ -17,7 +17,7 @@ if not marked then return 0 end
 if KEYS[4] then
   -- The answer of this charge, not of a later one under the same key.
   local remembered = redis.call('GET', KEYS[4])
-  if remembered and sub(remembered, 17, 24) == ARGV[2] then redis.call('DEL', KEYS[4]) end
+  if remembered and sub(remembered, 25, 32) == ARGV[2] then redis.call('DEL', KEYS[4]) end
 end
 
 -- The stored record of the limit in hand, if there is one: takes its limit in hand instead, for if

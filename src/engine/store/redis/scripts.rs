@@ -87,15 +87,26 @@ impl Script {
     /// The script of a check. It holds only the twins that its limits need: a script pays for every
     /// function in it each time it runs.
     pub(super) fn check(check: &Check<'_>) -> &'static Script {
-        static USUAL: OnceLock<Script> = OnceLock::new();
-        static OTHERS: [OnceLock<Script>; ALL_TWINS + 1] =
-            [const { OnceLock::new() }; ALL_TWINS + 1];
         let twins = check.limits.iter().fold(0, |set, l| set | 1 << twin_of(l.limit().algorithm()));
-        if is_usual(check) {
-            let beginning = [READ_QUOTA, CHECK_BUCKET];
-            return USUAL.get_or_init(|| Script::new(twins, &beginning, CHECK_ONE, CHECK));
-        }
-        OTHERS[twins].get_or_init(|| Script::new(twins, &[READ_QUOTA], CHECK_ONE, CHECK))
+        if is_usual(check) { Script::usual() } else { Script::of_twins(twins) }
+    }
+
+    /// Every script that a check may take.
+    pub(super) fn checks() -> impl Iterator<Item = &'static Script> {
+        std::iter::once(Script::usual()).chain((1..=ALL_TWINS).map(Script::of_twins))
+    }
+
+    fn usual() -> &'static Script {
+        static SCRIPT: OnceLock<Script> = OnceLock::new();
+        let twins = 1 << twin_of(Algorithm::TokenBucket);
+        let beginning = [READ_QUOTA, CHECK_BUCKET];
+        SCRIPT.get_or_init(|| Script::new(twins, &beginning, CHECK_ONE, CHECK))
+    }
+
+    fn of_twins(twins: usize) -> &'static Script {
+        static SCRIPTS: [OnceLock<Script>; ALL_TWINS + 1] =
+            [const { OnceLock::new() }; ALL_TWINS + 1];
+        SCRIPTS[twins].get_or_init(|| Script::new(twins, &[READ_QUOTA], CHECK_ONE, CHECK))
     }
 
     /// Gives back or settles a charge.
@@ -163,6 +174,12 @@ impl Packed {
     /// A time, or the wish for the server's.
     pub(super) fn time(&mut self, at: Option<Micros>) -> &mut Packed {
         self.0.extend(at.map_or(-1.0, |at| at.0 as f64).to_le_bytes());
+        self
+    }
+
+    /// A number, or that there is none.
+    pub(super) fn count_or_none(&mut self, count: Option<u32>) -> &mut Packed {
+        self.0.extend(count.map_or(-1.0, f64::from).to_le_bytes());
         self
     }
 

@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, Value};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, Value};
 use tokio::time::timeout;
+
+use super::address::at_place;
+use super::slots::Place;
 
 /// Those who know, and whom to ask them for.
 #[derive(Clone)]
@@ -30,8 +33,7 @@ pub(super) struct Watch {
 struct Named {
     /// Counts failovers.
     epoch: u64,
-    host: String,
-    port: u16,
+    place: Place,
 }
 
 impl Watch {
@@ -42,10 +44,9 @@ impl Watch {
 
     /// The master, with its login; or why nobody knows it.
     pub(super) async fn find(&mut self, within: Duration) -> Result<ConnectionInfo, String> {
+        let answers = self.ask_all("MASTER", within).await;
+        let answers: Vec<_> = answers.into_iter().map(|a| a.and_then(|a| read(&a))).collect();
         let name = &self.of.name;
-        let asked = self.of.sentinels.iter().zip(&mut self.connections);
-        let asked = asked.map(|(info, connection)| ask(info, connection, name, within));
-        let answers = join_all(asked).await;
         let why = || {
             let all = answers.iter().zip(&self.of.sentinels);
             let each = all.filter_map(|(answer, at)| Some((answer.as_ref().err()?, at.addr())));
@@ -53,36 +54,39 @@ impl Watch {
             format!("no sentinel names the master `{name}` ({})", each.join("; "))
         };
         let latest = answers.iter().flatten().max_by_key(|named| named.epoch).ok_or_else(why)?;
-        let addr = match self.of.master.addr() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
-                host: latest.host.clone(),
-                port: latest.port,
-                insecure: *insecure,
-                tls_params: tls_params.clone(),
-            },
-            _ => ConnectionAddr::Tcp(latest.host.clone(), latest.port),
-        };
-        Ok(self.of.master.clone().set_addr(addr))
+        Ok(at_place(&self.of.master, &latest.place))
+    }
+
+    /// Whether any of them could have its way with a failover: enough others would agree.
+    pub(super) async fn has_quorum(&mut self, within: Duration) -> bool {
+        let answers = self.ask_all("CKQUORUM", within).await;
+        answers.iter().flatten().any(|answer| !matches!(answer, Value::ServerError(_)))
+    }
+
+    async fn ask_all(&mut self, word: &str, within: Duration) -> Vec<Result<Value, String>> {
+        let asked = self.of.sentinels.iter().zip(&mut self.connections);
+        let question = (word, self.of.name.as_str());
+        join_all(asked.map(|(info, kept)| ask(info, kept, question, within))).await
     }
 }
 
+/// `SENTINEL word name`, on a connection that is kept if it was answered.
 async fn ask(
     info: &ConnectionInfo,
     kept: &mut Option<MultiplexedConnection>,
-    name: &str,
+    (word, name): (&str, &str),
     within: Duration,
-) -> Result<Named, String> {
+) -> Result<Value, String> {
     let question = async {
         let mut connection = match kept.take() {
             Some(connection) => connection,
             None => connect(info, within).await?,
         };
         let mut command = redis::cmd("SENTINEL");
-        command.arg("MASTER").arg(name);
+        command.arg(word).arg(name);
         let answer = connection.send_packed_command(&command).await.map_err(|e| e.to_string())?;
-        let named = read(&answer)?;
         *kept = Some(connection);
-        Ok(named)
+        Ok(answer)
     };
     timeout(within, question).await.unwrap_or_else(|_| Err("it does not answer".into()))
 }
@@ -112,8 +116,8 @@ fn read(answer: &Value) -> Result<Named, String> {
     };
     let of = |name: &str| Some(pairs.iter().find(|(key, _)| key == name)?.1.as_str());
     let named = || {
-        let (host, port) = (of("ip")?.to_owned(), of("port")?.parse().ok()?);
-        Some(Named { epoch: of("config-epoch")?.parse().ok()?, host, port })
+        let place = Place { host: of("ip")?.to_owned(), port: of("port")?.parse().ok()? };
+        Some(Named { epoch: of("config-epoch")?.parse().ok()?, place })
     };
     named().ok_or_else(|| "it answers no as a sentinel would".into())
 }
@@ -140,7 +144,8 @@ mod tests {
     #[test]
     fn what_a_sentinel_says_is_read_and_anything_else_is_not() {
         let said = words(&["name", "main", "ip", "10.0.0.1", "port", "6379", "config-epoch", "3"]);
-        let named = Named { epoch: 3, host: "10.0.0.1".into(), port: 6379 };
+        let place = Place { host: "10.0.0.1".into(), port: 6379 };
+        let named = Named { epoch: 3, place };
         assert_eq!(read(&said), Ok(named));
         for strange in [Value::Nil, words(&[]), words(&["ip", "x"]), words(&["ip"])] {
             assert!(read(&strange).is_err(), "{strange:?}");

@@ -13,6 +13,14 @@ pub(super) fn in_plain_words(code: &str, error: &RedisError) -> String {
         "READONLY" => "it is a replica and takes no writes; give the address of the master",
         "NOREPLICAS" => "it has too few replicas to take writes (min-replicas-to-write)",
         "MISCONF" => "it cannot save to disk and takes no writes until it can",
+        "MOVED" | "ASK" => {
+            "it is one node of a cluster, and another has this key; write redis-cluster://host:port"
+        }
+        "CLUSTERDOWN" => {
+            "its cluster is down, or nobody in it has this key's slot; redis-cli --cluster check says which"
+        }
+        "TRYAGAIN" => "the slot of this key is being moved; try again in a moment",
+        "MASTERDOWN" => "it has lost its master and answers nothing that may be out of date",
         "LOADING" => "it is still loading its data; try again in a moment",
         "WRONGTYPE" => {
             "a key under our prefix holds something else; does another program use it? see --prefix"

@@ -1,0 +1,248 @@
+//! A simulation as a scenario file: the same traffic, the same limiters, and what was seen as what
+//! is expected from now on.
+
+use std::fmt::Write;
+
+use crate::engine::clock::Micros;
+use crate::engine::limit::{Algorithm, Limit};
+use crate::traffic::{KeySpec, Rate, Shape, Traffic};
+
+use super::outcome::{LaneOutcome, Outcome};
+
+/// Entries beyond which nobody would read the file.
+const MAX_ENTRIES: usize = 500;
+/// Straight pieces in place of one turn of a sine.
+const PIECES: u64 = 16;
+const MAX_LISTED_KEYS: usize = 1000;
+
+/// What was simulated.
+#[derive(Clone, Debug)]
+pub enum Plan {
+    Described { traffic: Traffic, keys: KeySpec, run: Micros, seed: u64 },
+    Log { path: String },
+}
+
+/// The text, and what is to be told about it.
+pub fn scenario(plan: &Plan, outcome: &Outcome) -> Result<(String, Vec<String>), String> {
+    let mut notes = Vec::new();
+    let (name, entries) = match plan {
+        Plan::Described { traffic, keys, run, .. } => {
+            let keys = keys_of(keys)?;
+            let mut entries = Vec::new();
+            for shape in traffic.shapes() {
+                if matches!(shape, Shape::Sine { .. }) {
+                    notes.push(format!(
+                        "a scenario has no sine: each turn of {shape} became {PIECES} straight ramps"
+                    ));
+                }
+                entries
+                    .extend(pieces(shape, *run).into_iter().map(|e| format!("{e}, keys = {keys}")));
+            }
+            (traffic.to_string(), entries)
+        }
+        Plan::Log { path } => {
+            (format!("log {path}"), vec![format!("name = \"log\", log = {}", quoted(path))])
+        }
+    };
+    if entries.len() > MAX_ENTRIES {
+        return Err(format!(
+            "this traffic needs {} entries in a scenario, at most {MAX_ENTRIES}; make --for shorter",
+            entries.len()
+        ));
+    }
+    let length = outcome.end.saturating_sub(outcome.start);
+    let mut text = String::from("# Made by rlctl simulate: what was seen is what is expected.\n");
+    let _ = writeln!(text, "name  = {}\nclock = \"virtual\"", quoted(&name));
+    if let Plan::Described { seed, .. } = plan {
+        let _ = writeln!(text, "seed  = {seed}");
+    }
+    let _ = writeln!(text, "run   = \"{length}\"\ntraffic = [");
+    entries.iter().for_each(|entry| {
+        let _ = writeln!(text, "  {{ {entry} }},");
+    });
+    text += "]\n\n[limiter]\n";
+    let names = names(outcome);
+    for (name, lane) in names.iter().zip(&outcome.lanes) {
+        if let Some(limit) = lane.limit {
+            let _ = writeln!(text, "{name} = {}", limiter(&limit));
+        }
+    }
+    text += "\n[expect]\n";
+    for (name, lane) in names.iter().zip(&outcome.lanes) {
+        text += &expectations(name, lane, is_exact(plan));
+    }
+    Ok((text, notes))
+}
+
+fn quoted(text: &str) -> String {
+    toml_edit::Value::from(text).to_string()
+}
+
+/// The entries of one shape, without their keys.
+fn pieces(shape: &Shape, run: Micros) -> Vec<String> {
+    let name = quoted(&shape.to_string());
+    match shape {
+        Shape::Constant(rate) => vec![format!("name = {name}, rate = \"{rate}\", for = \"{run}\"")],
+        Shape::Poisson(rate) => vec![format!(
+            "name = {name}, rate = \"{rate}\", arrivals = \"poisson\", for = \"{run}\""
+        )],
+        Shape::Ramp { from, to } => {
+            vec![format!("name = {name}, ramp = \"{}\", for = \"{run}\"", between(from, to))]
+        }
+        Shape::Burst { at, .. } if *at >= run => Vec::new(),
+        Shape::Burst { requests, at } => {
+            vec![format!("name = {name}, at = \"{at}\", send = {requests}, over = \"1us\"")]
+        }
+        Shape::OnOff { rate, on, off } => {
+            let cycle = on.0 + off.0;
+            let starts = (0..run.0.div_ceil(cycle)).map(|n| n * cycle);
+            starts
+                .map(|at| {
+                    let length = Micros(on.0.min(run.0 - at));
+                    format!(
+                        "name = {name}, at = \"{}\", rate = \"{rate}\", for = \"{length}\"",
+                        Micros(at)
+                    )
+                })
+                .collect()
+        }
+        Shape::Sine { low, high, period } => sine(&name, low.hz(), high.hz(), *period, run),
+    }
+}
+
+fn between(from: &Rate, to: &Rate) -> String {
+    if from.period == to.period {
+        return format!("{}..{to}", from.requests);
+    }
+    format!("{}..{}/s", hz(from.hz()), hz(to.hz()))
+}
+
+fn hz(rate: f64) -> String {
+    let text = format!("{rate:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+fn sine(name: &str, low: f64, high: f64, period: Micros, run: Micros) -> Vec<String> {
+    let piece = (period.0 / PIECES).max(1);
+    let rate = |at: u64| {
+        let turn = (at % period.0) as f64 / period.0 as f64 * std::f64::consts::TAU;
+        (low + high) / 2.0 - (high - low) / 2.0 * libm::cos(turn)
+    };
+    let starts = (0..run.0.div_ceil(piece)).map(|n| n * piece).take(MAX_ENTRIES + 1);
+    starts
+        .map(|at| {
+            let length = piece.min(run.0 - at);
+            format!(
+                "name = {name}, at = \"{}\", ramp = \"{}..{}/s\", for = \"{}\"",
+                Micros(at),
+                hz(rate(at)),
+                hz(rate(at + length)),
+                Micros(length)
+            )
+        })
+        .collect()
+}
+
+fn keys_of(keys: &KeySpec) -> Result<String, String> {
+    Ok(match keys {
+        KeySpec::One(key) => quoted(key.as_str()),
+        KeySpec::Uniform(count) => {
+            format!("{{ prefix = \"user:\", count = {count}, dist = \"uniform\" }}")
+        }
+        KeySpec::Zipf { s, count } => {
+            format!("{{ prefix = \"user:\", count = {count}, dist = \"zipf\", s = {s:?} }}")
+        }
+        KeySpec::Hot { share, others } => format!(
+            "{{ prefix = \"user:\", count = {}, dist = \"hot\", share = {share:?} }}",
+            others + 1
+        ),
+        KeySpec::File(path) => {
+            let keys = keys.load(0).map_err(|e| e.to_string())?;
+            if keys.count() > MAX_LISTED_KEYS {
+                return Err(format!(
+                    "{path} has {} keys, too many to list in a scenario (at most {MAX_LISTED_KEYS})",
+                    keys.count()
+                ));
+            }
+            let listed: Vec<String> =
+                (0..keys.count() as u32).map(|number| quoted(&keys.name(number))).collect();
+            format!("[{}]", listed.join(", "))
+        }
+    })
+}
+
+/// Names as they stand in a table and before an assertion.
+fn names(outcome: &Outcome) -> Vec<String> {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let mut names: Vec<String> = Vec::new();
+    for lane in &outcome.lanes {
+        let base: String = lane.label.chars().map(plain).collect();
+        let mut name = base.clone();
+        for number in 2.. {
+            if !names.contains(&name) {
+                break;
+            }
+            name = format!("{base}-{number}");
+        }
+        names.push(name);
+    }
+    names
+}
+
+fn limiter(limit: &Limit) -> String {
+    let burst = if limit.algorithm().is_bucket() && limit.requests() > 0 {
+        format!(", burst = {}", limit.capacity())
+    } else {
+        String::new()
+    };
+    format!(
+        "{{ algorithm = \"{}\", limit = \"{}/{}\"{burst} }}",
+        limit.algorithm(),
+        limit.requests(),
+        limit.period()
+    )
+}
+
+/// Whether another generator would make the very same arrivals.
+fn is_exact(plan: &Plan) -> bool {
+    let Plan::Described { traffic, keys, .. } = plan else { return true };
+    let exact = |shape: &Shape| {
+        !matches!(shape, Shape::Poisson(_) | Shape::Sine { .. } | Shape::Ramp { .. })
+    };
+    traffic.shapes().iter().all(exact) && matches!(keys, KeySpec::One(_))
+}
+
+fn expectations(name: &str, lane: &LaneOutcome, exact: bool) -> String {
+    let Some(limit) = lane.limit else { return String::new() };
+    let period = limit.period();
+    let worst = lane.worst.as_ref().map_or(0, |worst| worst.amount);
+    if exact {
+        return format!(
+            "\"{name} lets through what it did\" = \"{name}: allowed == {}\"\n\
+             \"{name} has the same fullest window\" = \"{name}: worst_window({period}) == {worst}\"\n",
+            lane.allowed
+        );
+    }
+    // Other random numbers of the same kind: four standard deviations, at least 2 %.
+    let deviation = 400.0 / (lane.offered().max(1) as f64).sqrt();
+    let tolerance = hz(deviation.clamp(2.0, 100.0));
+    format!(
+        "\"{name} lets through what it did\" = \"{name}: allowed == {} +-{tolerance}%\"\n\
+         \"{name} keeps its promise\" = \"{name}: worst_window({period}) <= {}\"\n",
+        lane.allowed,
+        bound(&limit)
+    )
+}
+
+/// The most that may pass on one key within one period.
+fn bound(limit: &Limit) -> u64 {
+    let requests = limit.requests();
+    match limit.algorithm() {
+        Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => {
+            limit.capacity() + requests
+        }
+        Algorithm::FixedWindow => 2 * requests,
+        Algorithm::SlidingWindow => (2 * requests).saturating_sub(1),
+        Algorithm::SlidingLog => requests,
+    }
+}
