@@ -184,6 +184,30 @@ async fn whoever_asks_needs_a_token_where_there_is_a_file_of_them() {
     assert_eq!(refused.code(), tonic::Code::Unauthenticated);
 }
 
+/// `rlctl serve | head -1`
+#[test]
+fn it_serves_on_when_nobody_reads_where_it_listens() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut child = rlctl()
+        .args(["serve", "--listen", "127.0.0.1:0", "--admin", &free.to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("rlctl starts");
+    drop(child.stdout.take());
+    let began = Instant::now();
+    while std::net::TcpStream::connect(free).is_err() && began.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // It listens before it tells; give it time to have told.
+    std::thread::sleep(Duration::from_millis(300));
+    let ended = child.try_wait().unwrap();
+    let answers = std::net::TcpStream::connect(free).is_ok();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(ended.is_none() && answers, "{ended:?}");
+}
+
 #[test]
 fn nobody_else_may_reach_what_has_no_tokens_and_taken_addresses_are_said() {
     let refused = |arguments: &[&str]| {

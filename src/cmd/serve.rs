@@ -110,10 +110,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     let serving = Serving::start(&gateway, &listener, &options)?;
     let sides = Sides::start(&gateway, &access, admin, grpc.map(|(listener, _)| listener))?;
     drop(listener);
-    for (name, address) in &gateway.about.listening {
-        writeln!(io::stdout(), "listening {name} {address}")?;
-    }
-    io::stdout().flush()?;
+    tell_addresses(&gateway);
     signals.until_stop(&gateway.limiter.policy, &source, context).await;
     context.note("stopping; open requests may finish");
     gateway.drain();
@@ -270,6 +267,15 @@ fn backing(context: &Context) -> Result<Option<Backing>, Failure> {
     let options = context.options(url, OPERATOR_DEADLINE)?;
     let (address, connect_timeout) = (options.address, options.connect_timeout);
     Ok(Some(Backing { address, prefix: context.prefix.clone(), connect_timeout }))
+}
+
+/// A reader who has gone away (`rlctl serve | head -1`) is no reason to stop serving.
+fn tell_addresses(gateway: &Gateway) {
+    let mut stdout = io::stdout();
+    for (name, address) in &gateway.about.listening {
+        let _ = writeln!(stdout, "listening {name} {address}");
+    }
+    let _ = stdout.flush();
 }
 
 /// What a person should know who has just started it.

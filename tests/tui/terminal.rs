@@ -142,6 +142,25 @@ fn start_drill_down_filter_pause_resize_quit() {
 }
 
 #[test]
+fn no_key_is_lost_that_comes_together_with_a_new_size() {
+    let mut terminal = Terminal::rlctl(&["tui", "--demo"], (100, 30));
+    terminal.shows("VERDICT");
+    for n in 0..40 {
+        let rows = 20 + n % 10;
+        let size = PtySize { rows, cols: 100, pixel_width: 0, pixel_height: 0 };
+        terminal.screen.lock().unwrap().screen_mut().set_size(lines(rows), lines(100));
+        terminal.master.resize(size).unwrap();
+        terminal.press("?");
+        let is_on = n % 2 == 0;
+        terminal.until("help comes and goes", |terminal| {
+            terminal.text().contains("any key closes") == is_on
+        });
+    }
+    terminal.press("q");
+    assert!(terminal.ended().success());
+}
+
+#[test]
 fn a_signal_ends_it_and_the_terminal_is_whole() {
     let mut terminal = Terminal::rlctl(&["tui", "--demo"], (80, 24));
     terminal.shows("VERDICT");

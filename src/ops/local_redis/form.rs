@@ -260,9 +260,12 @@ impl LocalRedis {
         Ok(())
     }
 
-    /// Waits until every living server thinks the cluster whole and every replica follows.
+    /// Waits until every living server thinks the cluster whole, and every replica follows and is
+    /// known as one to all.
     pub(super) async fn is_whole(&self) -> Result<(), LocalRedisError> {
-        for port in self.data_ports().filter(|port| self.life(*port) == super::Life::Running) {
+        let running = || self.data_ports().filter(|port| self.life(*port) == super::Life::Running);
+        let mut replicas = Vec::new();
+        for port in running() {
             let console = &self.console(port).await?;
             wait_until("the cluster is whole", || async {
                 let info = console.text(&["CLUSTER", "INFO"]).await?;
@@ -271,6 +274,18 @@ impl LocalRedis {
                     || replication.contains("master_link_status:up");
                 let slots = format!("cluster_slots_ok:{SLOTS}\r");
                 Ok(info.contains("cluster_state:ok") && info.contains(&slots) && follows)
+            })
+            .await?;
+            if console.text(&["INFO", "replication"]).await?.contains("role:slave") {
+                replicas.push(port);
+            }
+        }
+        for port in running() {
+            let (console, replicas) = (&self.console(port).await?, &replicas);
+            wait_until("all servers know the replicas", || async move {
+                let nodes = known_nodes(&console.text(&["CLUSTER", "NODES"]).await?);
+                let is_known = |port: &u16| nodes.iter().any(|n| n.port == *port && !n.is_master);
+                Ok(replicas.iter().all(is_known))
             })
             .await?;
         }

@@ -427,8 +427,12 @@ async fn probe(shared: Weak<Shared>, guard: Arc<Guard>) {
         if !guard.wants_probe() {
             let _ = timeout(Duration::from_secs(1), guard.opened()).await;
         }
+        let Some(live) = shared.upgrade() else { return };
         if guard.wants_probe() {
-            tokio::time::sleep(PROBED_EVERY).await;
+            // A new connection is news worth a question at once.
+            let mut changes = live.current.subscribe();
+            drop(live);
+            let _ = timeout(PROBED_EVERY, changes.changed()).await;
         }
         let Some(live) = shared.upgrade() else { return };
         if guard.wants_probe() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, Value};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, Pipeline, Value};
 use tokio::time::timeout;
 
 use super::address::at_place;
@@ -44,7 +44,10 @@ impl Watch {
 
     /// The master, with its login; or why nobody knows it.
     pub(super) async fn find(&mut self, within: Duration) -> Result<ConnectionInfo, String> {
-        let answers = self.ask_all("MASTER", within).await;
+        // The sentinel that leads a failover counts it in `MASTER` as soon as the replica is promoted,
+        // but names the old address there until every other replica follows; the other question is
+        // answered with the new one at once.
+        let answers = self.ask_all(&["MASTER", "GET-MASTER-ADDR-BY-NAME"], within).await;
         let answers: Vec<_> = answers.into_iter().map(|a| a.and_then(|a| read(&a))).collect();
         let name = &self.of.name;
         let why = || {
@@ -59,34 +62,40 @@ impl Watch {
 
     /// Whether any of them could have its way with a failover: enough others would agree.
     pub(super) async fn has_quorum(&mut self, within: Duration) -> bool {
-        let answers = self.ask_all("CKQUORUM", within).await;
-        answers.iter().flatten().any(|answer| !matches!(answer, Value::ServerError(_)))
+        let answers = self.ask_all(&["CKQUORUM"], within).await;
+        answers.iter().flatten().flatten().any(|answer| !matches!(answer, Value::ServerError(_)))
     }
 
-    async fn ask_all(&mut self, word: &str, within: Duration) -> Vec<Result<Value, String>> {
+    async fn ask_all(
+        &mut self,
+        words: &[&str],
+        within: Duration,
+    ) -> Vec<Result<Vec<Value>, String>> {
+        let mut questions = Pipeline::new();
+        for word in words {
+            questions.cmd("SENTINEL").arg(word).arg(&self.of.name);
+        }
         let asked = self.of.sentinels.iter().zip(&mut self.connections);
-        let question = (word, self.of.name.as_str());
-        join_all(asked.map(|(info, kept)| ask(info, kept, question, within))).await
+        join_all(asked.map(|(info, kept)| ask(info, kept, &questions, within))).await
     }
 }
 
-/// `SENTINEL word name`, on a connection that is kept if it was answered.
+/// Answers in the order of the questions, on a connection that is kept if it was answered.
 async fn ask(
     info: &ConnectionInfo,
     kept: &mut Option<MultiplexedConnection>,
-    (word, name): (&str, &str),
+    questions: &Pipeline,
     within: Duration,
-) -> Result<Value, String> {
+) -> Result<Vec<Value>, String> {
     let question = async {
         let mut connection = match kept.take() {
             Some(connection) => connection,
             None => connect(info, within).await?,
         };
-        let mut command = redis::cmd("SENTINEL");
-        command.arg(word).arg(name);
-        let answer = connection.send_packed_command(&command).await.map_err(|e| e.to_string())?;
+        let asked = connection.send_packed_commands(questions, 0, questions.len()).await;
+        let answers = asked.map_err(|e| e.to_string())?;
         *kept = Some(connection);
-        Ok(answer)
+        Ok(answers)
     };
     timeout(within, question).await.unwrap_or_else(|_| Err("it does not answer".into()))
 }
@@ -100,26 +109,32 @@ async fn connect(info: &ConnectionInfo, within: Duration) -> Result<MultiplexedC
     connected.map_err(|error| error.to_string())
 }
 
-/// Names and values in turn, as a list or as a map.
-fn read(answer: &Value) -> Result<Named, String> {
-    if let Value::ServerError(error) = answer {
+/// How many failovers a sentinel has seen, out of names and values in turn, as a list or as a map;
+/// and the master's host and port.
+fn read(answers: &[Value]) -> Result<Named, String> {
+    if let Some(Value::ServerError(error)) = answers.first() {
         return Err(error.details().unwrap_or("it refuses").to_string());
     }
     let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
-    let pairs: Vec<(String, String)> = match answer {
-        Value::Array(items) => items
-            .chunks_exact(2)
-            .filter_map(|pair| Some((text(&pair[0])?, text(&pair[1])?)))
-            .collect(),
-        Value::Map(pairs) => pairs.iter().filter_map(|(k, v)| Some((text(k)?, text(v)?))).collect(),
-        _ => Vec::new(),
-    };
-    let of = |name: &str| Some(pairs.iter().find(|(key, _)| key == name)?.1.as_str());
     let named = || {
-        let place = Place { host: of("ip")?.to_owned(), port: of("port")?.parse().ok()? };
-        Some(Named { epoch: of("config-epoch")?.parse().ok()?, place })
+        let [about, place] = answers else { return None };
+        let pairs: Vec<(String, String)> = match about {
+            Value::Array(items) => items
+                .chunks_exact(2)
+                .filter_map(|pair| Some((text(&pair[0])?, text(&pair[1])?)))
+                .collect(),
+            Value::Map(pairs) => {
+                pairs.iter().filter_map(|(k, v)| Some((text(k)?, text(v)?))).collect()
+            }
+            _ => return None,
+        };
+        let (_, epoch) = pairs.iter().find(|(name, _)| name == "config-epoch")?;
+        let Value::Array(place) = place else { return None };
+        let [host, port] = place.as_slice() else { return None };
+        let place = Place { host: text(host)?, port: text(port)?.parse().ok()? };
+        Some(Named { epoch: epoch.parse().ok()?, place })
     };
-    named().ok_or_else(|| "it answers no as a sentinel would".into())
+    named().ok_or_else(|| "it answers not as a sentinel would".into())
 }
 
 /// Whether a server that was asked for its `ROLE` is a master.
@@ -143,12 +158,16 @@ mod tests {
 
     #[test]
     fn what_a_sentinel_says_is_read_and_anything_else_is_not() {
-        let said = words(&["name", "main", "ip", "10.0.0.1", "port", "6379", "config-epoch", "3"]);
+        // In the midst of a failover, the old address is still told beside the new epoch.
+        let about = words(&["name", "main", "ip", "10.0.0.9", "port", "6379", "config-epoch", "3"]);
+        let said = [about.clone(), words(&["10.0.0.1", "6379"])];
         let place = Place { host: "10.0.0.1".into(), port: 6379 };
         let named = Named { epoch: 3, place };
         assert_eq!(read(&said), Ok(named));
         for strange in [Value::Nil, words(&[]), words(&["ip", "x"]), words(&["ip"])] {
-            assert!(read(&strange).is_err(), "{strange:?}");
+            assert!(read(&[strange.clone(), words(&["10.0.0.1", "6379"])]).is_err(), "{strange:?}");
+            assert!(read(&[about.clone(), strange.clone()]).is_err(), "{strange:?}");
+            assert!(read(std::slice::from_ref(&strange)).is_err(), "{strange:?}");
         }
         assert!(is_master(&words(&["master", "0"])));
         assert!(!is_master(&words(&["slave", "10.0.0.1"])) && !is_master(&Value::Nil));
