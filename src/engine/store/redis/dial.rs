@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, RedisError, Value};
 use tokio::sync::Semaphore;
@@ -18,6 +20,9 @@ use crate::engine::store::StoreError;
 const BATCHES_IN_FLIGHT: usize = 4;
 /// Servers that sentinels watch are near each other; one that hangs must not delay its successor.
 pub(super) const MASTER_WITHIN: Duration = Duration::from_millis(800);
+/// An attempt that has heard nothing for so long gets company: packets that were lost are not sent
+/// again soon, so the line may be whole long before it finds out.
+const ATTEMPT_AGAIN: Duration = Duration::from_millis(250);
 
 pub(super) struct Connection {
     pub(super) redis: MultiplexedConnection,
@@ -71,5 +76,16 @@ pub(super) async fn connect(options: &RedisOptions) -> Result<Arc<Connection>, S
             "something accepts connections there but did not speak redis within {}",
             options.connect_timeout
         ))),
+    }
+}
+
+/// The first of several attempts that succeeds or is refused: none waits for one that hangs.
+pub(super) async fn connect_again(options: &RedisOptions) -> Result<Arc<Connection>, StoreError> {
+    let mut attempts = FuturesUnordered::new();
+    loop {
+        attempts.push(connect(options));
+        if let Ok(Some(outcome)) = timeout(ATTEMPT_AGAIN, attempts.next()).await {
+            return outcome;
+        }
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{timeout, timeout_at};
 
 use super::address::{At, RedisAddress};
-use super::dial::{Connection, MASTER_WITHIN, connect};
+use super::dial::{Connection, MASTER_WITHIN, connect, connect_again};
 use super::guard::{BreakerStatus, Guard};
 use super::health::Health;
 use super::meter::Meter;
@@ -402,7 +402,7 @@ async fn keep_connected(shared: Weak<Shared>) {
         let is_down = |s: &Shared| matches!(&*s.current.borrow(), Current::Down(_));
         let mut attempt = 0;
         while is_down(&live) && Arc::strong_count(&live) > 1 {
-            match connect(&live.options).await {
+            match connect_again(&live.options).await {
                 Ok(connection) => {
                     live.health().reply();
                     live.meter.connected();
