@@ -367,6 +367,40 @@ fn outcomes_are_told_apart() {
 }
 
 #[test]
+fn a_target_that_dies_fails_everything_after_it() {
+    let dying = || {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("http://{}/", listener.local_addr().expect("an address"));
+        std::thread::spawn(move || {
+            listener.set_nonblocking(true).expect("a socket");
+            let (began, mut open) = (Instant::now(), Vec::new());
+            while began.elapsed() < Duration::from_millis(1_500) {
+                std::thread::sleep(Duration::from_millis(1));
+                let Ok((stream, _)) = listener.accept() else { continue };
+                stream.set_nonblocking(false).expect("a socket");
+                open.push(stream.try_clone().expect("a handle"));
+                std::thread::spawn(move || serve(stream, &|_, _| OK.into(), &AtomicU64::new(0)));
+            }
+            drop(listener);
+            open.iter().for_each(|stream| drop(stream.shutdown(std::net::Shutdown::Both)));
+        });
+        url
+    };
+    let planned = ["--rps", "100", "--for", "4s", "--expect", "errors == 0"];
+    let output = bench(&[&[dying().as_str()], &planned[..], &["-o", "json"]].concat());
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    let told = json(&output);
+    assert!(us(&told["outcomes"]["error"]["count"]) >= 200, "{told}");
+    assert_eq!(us(&told["not_sent"]), 0, "{told}");
+    assert_eq!(told["expectations"][0]["met"], false, "{told}");
+    // Clients of a closed loop fail as often as they try to connect.
+    let closed = ["--closed", "-c", "2", "--for", "4s"];
+    let told = report(&[&[dying().as_str()], &closed[..]].concat());
+    let failed = us(&told["outcomes"]["error"]["count"]);
+    assert!((10..1_000).contains(&failed), "{told}");
+}
+
+#[test]
 fn what_was_not_sent_is_said() {
     let url = server(|_, _| {
         std::thread::sleep(Duration::from_millis(100));

@@ -7,6 +7,7 @@ use std::path::Path;
 use rlctl::engine::clock::Micros;
 use toml::Value;
 
+use crate::cli::rlctl;
 use crate::simulate::{errors, run};
 
 fn made(folder: &Path, name: &str, arguments: &[&str]) -> String {
@@ -191,6 +192,60 @@ fn what_was_exact_is_expected_exactly() {
         text.contains("allowed == 200\"") && text.contains("worst_window(1m) == 200\""),
         "{text}"
     );
+}
+
+/// Writes a scenario and runs it; says what went wrong.
+fn emitted_and_run(folder: &Path, number: usize, arguments: &[&str]) {
+    let name = format!("{number}.toml");
+    let text = made(folder, &name, arguments);
+    let output = rlctl().args(["scenario", "run"]).arg(folder.join(name)).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    let code = output.status.code();
+    assert_eq!(code, Some(0), "{arguments:?}: {told}{}\n{text}", errors(&output));
+}
+
+#[test]
+fn every_kind_of_traffic_becomes_a_scenario_that_passes() {
+    let folder = tempfile::tempdir().unwrap();
+    let described = [
+        "constant:10/s",
+        "constant:10/s+constant:10/s",
+        "poisson:20/s",
+        "ramp:0..50/s",
+        "sine:1..20/s:10s",
+        "burst:50@3s",
+        "onoff:50/s:3s:4s",
+        "constant:0/s",
+    ];
+    for (number, traffic) in described.into_iter().enumerate() {
+        let limits = ["--limit", "5/s", "--algorithm", "all", "--for", "30s"];
+        emitted_and_run(folder.path(), number, &[&limits[..], &["--traffic", traffic]].concat());
+    }
+    let line = |n: u64| {
+        let (client, s) = (n * n % 7, n * 13 % 60);
+        format!(
+            "203.0.113.{client} - - [18/Nov/2026:10:{:02}:{s:02} +0000] \"GET / HTTP/1.1\" 200 17\n",
+            n / 60
+        )
+    };
+    let log = folder.path().join("access.log");
+    fs::write(&log, (0..600).map(line).collect::<String>()).unwrap();
+    let log = ["--log", log.to_str().unwrap()];
+    for (number, limit) in (100..).zip(["10/1m", "3/10s"]) {
+        let limits = ["--limit", limit, "--algorithm", "all"];
+        emitted_and_run(folder.path(), number, &[&limits[..], &log].concat());
+    }
+}
+
+#[test]
+fn a_key_that_is_no_identity_is_refused_for_a_scenario() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.toml");
+    let traffic = ["--limit", "1/s", "--traffic", "constant:1/s", "--keys", "one:acme", "--emit"];
+    let output = run(&[&traffic[..], &[path.to_str().unwrap()]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    assert!(errors(&output).contains("call it user:acme"), "{}", errors(&output));
+    assert!(!path.exists());
 }
 
 #[test]

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 
+use super::out_file::OutFile;
 use super::{Exit, Failure};
 use crate::engine::clock::Micros;
 use crate::load::answer::Outcome;
@@ -19,7 +20,7 @@ use crate::output::moment;
 /// Steps of the printed distribution for each halving of what is left, as HdrHistogram's own.
 const STEPS: u32 = 5;
 
-type Out = BufWriter<File>;
+type Out = BufWriter<OutFile>;
 
 pub(super) struct Files {
     save: Option<(PathBuf, Out)>,
@@ -31,7 +32,7 @@ pub(super) struct Files {
 
 fn create(flag: &str, path: &Option<PathBuf>) -> Result<Option<(PathBuf, Out)>, Failure> {
     let Some(path) = path else { return Ok(None) };
-    let file = File::create(path).map_err(|error| {
+    let file = OutFile::open(path).map_err(|error| {
         let what = format!("cannot write {flag} {}: {error}", path.display());
         Failure::new(Exit::Failed, what)
     })?;

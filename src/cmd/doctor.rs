@@ -172,5 +172,9 @@ fn in_words(diagnosis: &Diagnosis, context: &Context) -> String {
         (0, 0) => context.paint(Tone::Good, "all that was found is mended"),
         _ => format!("{}, {}", counted(errors, "error"), counted(warnings, "warning")),
     };
-    text + &format!("{}: {verdict}\n", counted(made, "check"))
+    let unmade = match skipped.len() as u64 {
+        0 => String::new(),
+        n => format!("; {} not made", counted(n, "check")),
+    };
+    text + &format!("{}: {verdict}{unmade}\n", counted(made, "check"))
 }

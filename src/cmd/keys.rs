@@ -9,6 +9,7 @@ use super::operate_args::{DialectArgs, Progress};
 use super::{Context, Exit, Failure};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Pattern;
+use crate::engine::units;
 use crate::ops::bucket::Bucket;
 use crate::ops::layout::Held;
 use crate::ops::walk::{Walk, Wish};
@@ -61,10 +62,15 @@ pub(super) struct Args {
     #[arg(long, value_enum, value_name = "BY")]
     sort: Option<Sort>,
     /// Most rows; with --sort 1000 if not said
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = rows)]
     rows: Option<usize>,
     #[command(flatten)]
     dialect: DialectArgs,
+}
+
+fn rows(text: &str) -> Result<usize, String> {
+    let rows = units::parse_count(text).map_err(|error| error.to_string())?;
+    usize::try_from(rows).map_err(|error| error.to_string())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

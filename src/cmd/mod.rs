@@ -28,6 +28,7 @@ mod limit_args;
 mod listing;
 mod man;
 mod operate_args;
+mod out_file;
 mod overrides;
 mod password;
 mod policy;
@@ -408,6 +409,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
                 // Help and version are not errors.
                 let _ = error.print();
                 return ExitCode::from(Exit::Fine as u8);
+            }
+            if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+                // Help again: nothing was typed that could be quoted.
+                let _ = error.print();
+                return ExitCode::from(Exit::Usage as u8);
             }
             // It quotes what was typed, or pasted: line by line, so that its own lines stay.
             for line in error.render().to_string().lines() {

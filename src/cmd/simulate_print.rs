@@ -1,10 +1,11 @@
 //! What a simulation found, in every form that it can be asked for.
 
-use std::fs::File;
 use std::io::Write;
+use std::path::Path;
 
 use serde::Serialize;
 
+use super::out_file::OutFile;
 use super::simulate::Args;
 use super::simulate_run::{self, ReadSoFar};
 use super::{Context, Exit, Failure, print, simulate_trace};
@@ -221,9 +222,9 @@ impl Report<'_> {
 /// told in the first second.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
-    svg: Option<File>,
-    html: Option<File>,
-    emit: Option<File>,
+    svg: Option<OutFile>,
+    html: Option<OutFile>,
+    emit: Option<OutFile>,
 }
 
 pub(super) fn open_outputs(args: &Args) -> Result<Outputs, Failure> {
@@ -240,7 +241,7 @@ pub(super) fn open_outputs(args: &Args) -> Result<Outputs, Failure> {
         }
         let cannot =
             |e| Failure::new(Exit::Failed, format!("cannot write {flag} {}: {e}", Untrusted(path)));
-        File::create(path).map(Some).map_err(cannot)
+        OutFile::open(Path::new(path)).map(Some).map_err(cannot)
     };
     Ok(Outputs {
         svg: open("--svg", &args.svg)?,
@@ -259,12 +260,24 @@ pub(super) fn plan(args: &Args) -> Result<emit::Plan, Failure> {
             seed: args.seed,
         }),
         (None, Some(path)) if path != "-" && args.key.is_none() && args.time.is_none() => {
-            Ok(emit::Plan::Log { path: path.clone() })
+            Ok(emit::Plan::Log { path: from_beside(path, args.emit.as_deref())? })
         }
         _ => Err(Failure::usage(
             "a scenario knows described traffic, and logs in a file that are counted by ip; leave out --emit, or --trace, --key and --time",
         )),
     }
+}
+
+/// A scenario looks for its files beside itself.
+fn from_beside(path: &str, scenario: Option<&str>) -> Result<String, Failure> {
+    let folder = scenario.and_then(|scenario| Path::new(scenario).parent());
+    if folder.is_none_or(|folder| folder.as_os_str().is_empty()) {
+        return Ok(path.into());
+    }
+    let whole = std::fs::canonicalize(path).map_err(|error| {
+        Failure::new(Exit::BadFile, format!("{}: cannot open: {error}", Untrusted(path)))
+    })?;
+    Ok(whole.display().to_string())
 }
 
 impl Outputs {
@@ -281,7 +294,9 @@ impl Outputs {
         if let Some(mut file) = self.html {
             file.write_all(picture::html::page(outcome, caption).as_bytes())?;
         }
-        if let Some(mut file) = self.emit {
+        if outcome.interrupted && self.emit.is_some() {
+            context.note("interrupted: no scenario is made of a part of the run");
+        } else if let Some(mut file) = self.emit {
             let (text, notes) = emit::scenario(&plan(args)?, outcome).map_err(Failure::usage)?;
             file.write_all(text.as_bytes())?;
             notes.iter().for_each(|note| context.note(note));

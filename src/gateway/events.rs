@@ -93,11 +93,12 @@ impl Events {
         self.in_second <= QUOTAS_PER_SECOND
     }
 
-    /// Latest first.
+    /// Latest first; of quotas no more than half, or they would hide the rest here, too.
     pub fn latest(&self, n: usize) -> Vec<Event> {
-        let mut all: Vec<Event> = self.quotas.iter().chain(&self.others).cloned().collect();
+        let quotas = self.quotas.iter().rev().take(n / 2);
+        let others = self.others.iter().rev().take(n - quotas.len());
+        let mut all: Vec<Event> = quotas.chain(others).cloned().collect();
         all.sort_by_key(|event| std::cmp::Reverse(event.at));
-        all.truncate(n);
         all
     }
 }
@@ -119,6 +120,7 @@ mod tests {
         let all = events.latest(1000);
         assert_eq!(all.len(), 101);
         assert_eq!(all[100].kind, Kind::Store);
+        assert!(events.latest(4).iter().any(|event| event.kind == Kind::Store));
         let of_a_second = all.iter().filter(|e| e.at.0 / 1_000_000 == 8).count();
         assert_eq!(of_a_second, 20);
     }

@@ -106,6 +106,8 @@ fn rates(second: &Second) -> Value {
     let Tally { allowed, rejected, shadow, degraded } = second.tally;
     let modes = Mode::ALL.map(|mode| (mode.name(), second.rate(second.modes[mode as usize])));
     json!({
+        // Each request once; a shadow rule's refusal stands beside what was decided.
+        "decided": second.rate(second.took.total()),
         "allowed": rate(allowed),
         "rejected": rate(rejected),
         "shadow_rejected": rate(shadow),

@@ -91,6 +91,11 @@ impl Feed {
             .filter(|shot| shot.intended_ns < self.end_ns);
     }
 
+    /// Whether clients send when they have their answer, and not by a plan.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     /// When the next one is due: in a closed loop at once. None when there is none any more.
     #[inline]
     pub fn due_ns(&self) -> Option<u64> {

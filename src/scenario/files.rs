@@ -1,12 +1,16 @@
 //! Files that scenarios are made of, read whole and never more of them than is allowed.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufRead, BufReader, Read};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use super::EPOCH;
 use crate::engine::config::{self, MAX_FILE_BYTES, parse_policy};
+use crate::engine::identity::Identity;
+use crate::engine::limit::Cost;
 use crate::engine::policy::Policy;
+use crate::traffic::log::{Field, LogOptions, LogReader};
 use crate::traffic::trace::{Request, Trace};
 
 /// A trace of more requests is a job for `rlctl simulate`.
@@ -33,18 +37,54 @@ pub(super) fn read_policy(path: &Path) -> Result<Policy, String> {
     read.map(|(policy, _)| policy).map_err(|errors| errors.to_string())
 }
 
-pub(super) fn read_trace(path: &Path) -> Result<Vec<Request>, String> {
+/// A trace, or an access log whose requests count by their addresses; in order of time.
+pub(super) fn read_requests(path: &Path) -> Result<Vec<Request>, String> {
     let file = File::open(path).map_err(|why| format!("{}: {why}", path.display()))?;
-    let trace = Trace::new(BufReader::new(file)).map_err(|error| error.to_string())?;
-    let mut requests = Vec::new();
-    for request in trace {
-        requests.push(request.map_err(|error| error.to_string())?);
-        if requests.len() > MAX_TRACE {
-            return Err(format!("more than {MAX_TRACE} requests"));
-        }
-    }
+    let mut file = BufReader::new(file);
+    let beginning = file.fill_buf().map_err(|error| error.to_string())?;
+    let mut requests = if Trace::is_one(beginning) {
+        let trace = Trace::new(file).map_err(|error| error.to_string())?;
+        let requests = trace.map(|request| request.map_err(|error| error.to_string()));
+        all_of(requests)?
+    } else {
+        let log = LogReader::new(Box::new(file), LogOptions::default(), vec![Field::Ip]);
+        all_of(Logged(log.map_err(|error| error.to_string())?))?
+    };
     requests.sort_by_key(|request| request.at);
     Ok(requests)
+}
+
+fn all_of(requests: impl Iterator<Item = Result<Request, String>>) -> Result<Vec<Request>, String> {
+    let all: Vec<Request> = requests.take(MAX_TRACE + 1).collect::<Result<_, _>>()?;
+    match all.len() {
+        0 => Err("there is no request in it".into()),
+        n if n > MAX_TRACE => Err(format!("more than {MAX_TRACE} requests")),
+        _ => Ok(all),
+    }
+}
+
+/// The lines of an access log that name a client.
+struct Logged(LogReader);
+
+impl Iterator for Logged {
+    type Item = Result<Request, String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let at = match self.0.next_line() {
+                Ok(at) => at?,
+                Err(error) => return Some(Err(error.to_string())),
+            };
+            let named = self.0.values().get(0).and_then(|client| match client.parse::<IpAddr>() {
+                Ok(address) => Some(Identity::of_ip(address)),
+                // Old logs have names of hosts.
+                Err(_) => Identity::opaque(&format!("ip:{client}")).ok(),
+            });
+            if let Some(key) = named {
+                return Some(Ok(Request { at, key, cost: Cost::ONE }));
+            }
+        }
+    }
 }
 
 /// The scenario files that a path means: itself, or all below a folder. Files that begin with `_`

@@ -4,7 +4,9 @@
 use std::fmt::Write;
 
 use crate::engine::clock::Micros;
+use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Limit};
+use crate::output::Untrusted;
 use crate::traffic::{KeySpec, Rate, Shape, Traffic};
 
 use super::outcome::{LaneOutcome, Outcome};
@@ -25,23 +27,29 @@ pub enum Plan {
 /// The text, and what is to be told about it.
 pub fn scenario(plan: &Plan, outcome: &Outcome) -> Result<(String, Vec<String>), String> {
     let mut notes = Vec::new();
-    let (name, entries) = match plan {
+    let length = outcome.end.saturating_sub(outcome.start);
+    let (name, run, entries) = match plan {
         Plan::Described { traffic, keys, run, .. } => {
             let keys = keys_of(keys)?;
-            let mut entries = Vec::new();
+            let (mut entries, mut names) = (Vec::new(), Names::default());
             for shape in traffic.shapes() {
                 if matches!(shape, Shape::Sine { .. }) {
                     notes.push(format!(
                         "a scenario has no sine: each turn of {shape} became {PIECES} straight ramps"
                     ));
                 }
-                entries
-                    .extend(pieces(shape, *run).into_iter().map(|e| format!("{e}, keys = {keys}")));
+                entries.extend(pieces(shape, *run).into_iter().map(|piece| {
+                    let name = quoted(&names.another(&shape.to_string(), ", part "));
+                    format!("name = {name}, {piece}, keys = {keys}")
+                }));
             }
-            (traffic.to_string(), entries)
+            (traffic.to_string(), length, entries)
         }
         Plan::Log { path } => {
-            (format!("log {path}"), vec![format!("name = \"log\", log = {}", quoted(path))])
+            // Windows begin at the same requests as in the log.
+            let at = Micros(outcome.start.0 % Micros::DAY.0);
+            let entry = format!("name = \"log\", at = \"{at}\", log = {}", quoted(path));
+            (format!("log {path}"), at + length, vec![entry])
         }
     };
     if entries.len() > MAX_ENTRIES {
@@ -50,13 +58,12 @@ pub fn scenario(plan: &Plan, outcome: &Outcome) -> Result<(String, Vec<String>),
             entries.len()
         ));
     }
-    let length = outcome.end.saturating_sub(outcome.start);
     let mut text = String::from("# Made by rlctl simulate: what was seen is what is expected.\n");
     let _ = writeln!(text, "name  = {}\nclock = \"virtual\"", quoted(&name));
     if let Plan::Described { seed, .. } = plan {
         let _ = writeln!(text, "seed  = {seed}");
     }
-    let _ = writeln!(text, "run   = \"{length}\"\ntraffic = [");
+    let _ = writeln!(text, "run   = \"{run}\"\ntraffic = [");
     entries.iter().for_each(|entry| {
         let _ = writeln!(text, "  {{ {entry} }},");
     });
@@ -78,20 +85,37 @@ fn quoted(text: &str) -> String {
     toml_edit::Value::from(text).to_string()
 }
 
-/// The entries of one shape, without their keys.
+/// Names that were given, so that no two parts have the same.
+#[derive(Default)]
+struct Names(Vec<String>);
+
+impl Names {
+    fn another(&mut self, wanted: &str, before_number: &str) -> String {
+        let mut name = wanted.to_string();
+        for number in 2.. {
+            if !self.0.contains(&name) {
+                break;
+            }
+            name = format!("{wanted}{before_number}{number}");
+        }
+        self.0.push(name.clone());
+        name
+    }
+}
+
+/// The entries of one shape, without their names and keys.
 fn pieces(shape: &Shape, run: Micros) -> Vec<String> {
-    let name = quoted(&shape.to_string());
     match shape {
-        Shape::Constant(rate) => vec![format!("name = {name}, rate = \"{rate}\", for = \"{run}\"")],
-        Shape::Poisson(rate) => vec![format!(
-            "name = {name}, rate = \"{rate}\", arrivals = \"poisson\", for = \"{run}\""
-        )],
+        Shape::Constant(rate) => vec![format!("rate = \"{rate}\", for = \"{run}\"")],
+        Shape::Poisson(rate) => {
+            vec![format!("rate = \"{rate}\", arrivals = \"poisson\", for = \"{run}\"")]
+        }
         Shape::Ramp { from, to } => {
-            vec![format!("name = {name}, ramp = \"{}\", for = \"{run}\"", between(from, to))]
+            vec![format!("ramp = \"{}\", for = \"{run}\"", between(from, to))]
         }
         Shape::Burst { at, .. } if *at >= run => Vec::new(),
         Shape::Burst { requests, at } => {
-            vec![format!("name = {name}, at = \"{at}\", send = {requests}, over = \"1us\"")]
+            vec![format!("at = \"{at}\", send = {requests}, over = \"1us\"")]
         }
         Shape::OnOff { rate, on, off } => {
             let cycle = on.0 + off.0;
@@ -99,14 +123,11 @@ fn pieces(shape: &Shape, run: Micros) -> Vec<String> {
             starts
                 .map(|at| {
                     let length = Micros(on.0.min(run.0 - at));
-                    format!(
-                        "name = {name}, at = \"{}\", rate = \"{rate}\", for = \"{length}\"",
-                        Micros(at)
-                    )
+                    format!("at = \"{}\", rate = \"{rate}\", for = \"{length}\"", Micros(at))
                 })
                 .collect()
         }
-        Shape::Sine { low, high, period } => sine(&name, low.hz(), high.hz(), *period, run),
+        Shape::Sine { low, high, period } => sine(low.hz(), high.hz(), *period, run),
     }
 }
 
@@ -122,7 +143,7 @@ fn hz(rate: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }
 
-fn sine(name: &str, low: f64, high: f64, period: Micros, run: Micros) -> Vec<String> {
+fn sine(low: f64, high: f64, period: Micros, run: Micros) -> Vec<String> {
     let piece = (period.0 / PIECES).max(1);
     let rate = |at: u64| {
         let turn = (at % period.0) as f64 / period.0 as f64 * std::f64::consts::TAU;
@@ -133,7 +154,7 @@ fn sine(name: &str, low: f64, high: f64, period: Micros, run: Micros) -> Vec<Str
         .map(|at| {
             let length = piece.min(run.0 - at);
             format!(
-                "name = {name}, at = \"{}\", ramp = \"{}..{}/s\", for = \"{}\"",
+                "at = \"{}\", ramp = \"{}..{}/s\", for = \"{}\"",
                 Micros(at),
                 hz(rate(at)),
                 hz(rate(at + length)),
@@ -145,7 +166,7 @@ fn sine(name: &str, low: f64, high: f64, period: Micros, run: Micros) -> Vec<Str
 
 fn keys_of(keys: &KeySpec) -> Result<String, String> {
     Ok(match keys {
-        KeySpec::One(key) => quoted(key.as_str()),
+        KeySpec::One(key) => quoted(with_dimension(key.as_str())?),
         KeySpec::Uniform(count) => {
             format!("{{ prefix = \"user:\", count = {count}, dist = \"uniform\" }}")
         }
@@ -164,29 +185,33 @@ fn keys_of(keys: &KeySpec) -> Result<String, String> {
                     keys.count()
                 ));
             }
-            let listed: Vec<String> =
-                (0..keys.count() as u32).map(|number| quoted(&keys.name(number))).collect();
-            format!("[{}]", listed.join(", "))
+            let one = |number| Ok(quoted(with_dimension(&keys.name(number))?));
+            let listed: Result<Vec<String>, String> = (0..keys.count() as u32).map(one).collect();
+            format!("[{}]", listed?.join(", "))
         }
     })
+}
+
+/// Scenarios count by identities, simulations by any word.
+fn with_dimension(key: &str) -> Result<&str, String> {
+    match key.parse::<Identity>() {
+        Ok(_) => Ok(key),
+        Err(_) => Err(format!(
+            "a scenario knows identities, and {} is none; call it user:{0}, or leave out --emit",
+            Untrusted(key)
+        )),
+    }
 }
 
 /// Names as they stand in a table and before an assertion.
 fn names(outcome: &Outcome) -> Vec<String> {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let mut names: Vec<String> = Vec::new();
+    let mut names = Names::default();
     for lane in &outcome.lanes {
         let base: String = lane.label.chars().map(plain).collect();
-        let mut name = base.clone();
-        for number in 2.. {
-            if !names.contains(&name) {
-                break;
-            }
-            name = format!("{base}-{number}");
-        }
-        names.push(name);
+        names.another(&base, "-");
     }
-    names
+    names.0
 }
 
 fn limiter(limit: &Limit) -> String {
@@ -216,6 +241,9 @@ fn expectations(name: &str, lane: &LaneOutcome, exact: bool) -> String {
     let Some(limit) = lane.limit else { return String::new() };
     let period = limit.period();
     let worst = lane.worst.as_ref().map_or(0, |worst| worst.amount);
+    if lane.allowed == 0 {
+        return format!("\"{name} lets nothing through\" = \"{name}: allowed == 0\"\n");
+    }
     if exact {
         return format!(
             "\"{name} lets through what it did\" = \"{name}: allowed == {}\"\n\

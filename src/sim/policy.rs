@@ -22,7 +22,7 @@ use super::lane::{Tally, Totals};
 use super::outcome::{Findings, LaneOutcome, Outcome, people};
 use super::run::Span;
 use super::timeline::Timeline;
-use super::window::{Windows, Worst};
+use super::window::Windows;
 
 /// A request as rules see it.
 #[derive(Clone, Debug)]
@@ -88,7 +88,7 @@ impl PolicyLane {
             limit,
             totals: Totals::new(Timeline::new(Micros::ZERO, None)),
             tallies: Vec::new(),
-            windows: limit.map(|limit| Windows::new(limit.period(), 1)),
+            windows: limit.map(|limit| Windows::of_one(limit.period())),
         }
     }
 
@@ -102,7 +102,8 @@ impl PolicyLane {
         let (bin, _) = self.totals.timeline.place(at);
         self.totals.timeline.add(bin, 1, u64::from(allowed));
         if let (Some(windows), true) = (&mut self.windows, allowed) {
-            windows.add(since_start, key, 1, 1);
+            windows.passed(since_start, key, 1, 1);
+            windows.count();
         }
     }
 
@@ -114,7 +115,7 @@ impl PolicyLane {
             limit: self.limit,
             totals: &self.totals,
             people: people((0u32..).zip(&self.tallies).filter(came), name),
-            worst: self.windows.as_ref().map_or(Worst::default(), |windows| windows.worst(0)),
+            worst: self.windows.as_ref().and_then(|windows| windows.worst(0)).unwrap_or_default(),
             state_bytes: None,
             reference: None,
             start,

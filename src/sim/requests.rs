@@ -14,9 +14,9 @@ use crate::traffic::log::{Field, InOrder, LogOptions, LogReader, LogReport, Valu
 use crate::traffic::{Arrivals, Keys};
 
 use super::policy::Request;
-use super::run::BATCH;
 use super::source::{Disorder, More, Opener, START, SourceError};
 
+const BATCH: usize = 4096;
 /// Requests are larger than events, so fewer of them wait to be sorted: some 50 MB.
 const SORTED_TOGETHER: usize = 1 << 18;
 const HEED_EVERY: Duration = Duration::from_millis(50);

@@ -11,8 +11,9 @@ use super::window::Windows;
 
 /// Verdicts are bits of one word.
 pub const MAX_LANES: usize = 32;
-/// Few enough to stay close to the processor, enough to pay for switching between limiters.
-pub const BATCH: usize = 4096;
+/// Enough that the states of a limiter pay for coming close to the processor before it is another
+/// one's turn: 5 MB of requests.
+pub const BATCH: usize = 1 << 18;
 /// What the seed's numbers are for that send each request to a node; others are for times and keys.
 const NODES: u64 = 1 << 32;
 
@@ -26,8 +27,8 @@ pub struct Span {
 #[derive(Debug)]
 pub struct Simulation {
     lanes: Vec<Lane>,
-    /// One for each period, with the limiters that have it.
-    windows: Vec<(Windows, u32)>,
+    /// One for each period, of the limiters that have it.
+    windows: Vec<Windows>,
     span: Span,
     timeline: Option<Timeline>,
     last: Micros,
@@ -43,13 +44,15 @@ impl Simulation {
     /// At most [`MAX_LANES`] limiters.
     pub fn new(specs: Vec<LaneSpec>, span: Span, seed: u64) -> Simulation {
         assert!(specs.len() <= MAX_LANES, "callers count them");
-        let mut windows: Vec<(Windows, u32)> = Vec::new();
+        let mut windows: Vec<Windows> = Vec::new();
         for (number, spec) in specs.iter().enumerate() {
             let period = spec.limit.period();
-            match windows.iter_mut().find(|(windows, _)| windows.period() == period) {
-                Some((_, members)) => *members |= 1 << number,
-                None => windows.push((Windows::new(period, specs.len()), 1 << number)),
-            }
+            let place = windows.iter().position(|windows| windows.period() == period);
+            let place = place.unwrap_or_else(|| {
+                windows.push(Windows::new(period));
+                windows.len() - 1
+            });
+            windows[place].join(number);
         }
         let nodes = specs.iter().filter_map(|spec| spec.nodes.as_ref()).map(|n| n.count()).max();
         let unset = Timeline::new(Micros::ZERO, None);
@@ -124,15 +127,16 @@ impl Simulation {
 
     fn measure(&mut self, events: &[Event]) {
         let start = self.timeline.as_ref().map_or(Micros::ZERO, Timeline::start);
-        for (windows, members) in &mut self.windows {
-            let mut latest = windows.latest();
+        for windows in &mut self.windows {
+            let (mut latest, members) = (windows.latest(), windows.lanes());
             for (event, verdict) in events.iter().zip(&self.verdicts) {
                 latest = latest.max(event.at.saturating_sub(start));
-                let lanes = verdict & *members;
+                let lanes = verdict & members;
                 if lanes != 0 {
-                    windows.add(latest, event.key, event.cost, lanes);
+                    windows.passed(latest, event.key, event.cost, lanes);
                 }
             }
+            windows.count();
         }
         for (number, lane) in self.lanes.iter_mut().enumerate() {
             let Some(reference) = lane.spec.reference else { continue };
@@ -156,9 +160,8 @@ impl Simulation {
             .unwrap_or_else(|| self.timeline.as_ref().map_or(self.last, Timeline::start));
         let last = if self.requests == 0 { start } else { self.last + Micros(1) };
         let end = self.span.length.map_or(last, |length| start + length);
-        let worst = |number: usize| {
-            let of = self.windows.iter().find(|(_, members)| members >> number & 1 == 1);
-            of.map(|(windows, _)| windows.worst(number)).unwrap_or_default()
+        let worst = |number| {
+            self.windows.iter().find_map(|windows| windows.worst(number)).unwrap_or_default()
         };
         let lanes: Vec<LaneOutcome> = self
             .lanes

@@ -35,6 +35,14 @@ pub struct Trace<R> {
     text: Vec<u8>,
 }
 
+impl Trace<()> {
+    /// Whether what begins so is a trace.
+    pub fn is_one(beginning: &[u8]) -> bool {
+        let text = beginning.strip_prefix("\u{feff}".as_bytes()).unwrap_or(beginning);
+        text.starts_with(HEADER.as_bytes())
+    }
+}
+
 impl<R: BufRead> Trace<R> {
     pub fn new(source: R) -> Result<Trace<R>, TraceError> {
         let mut trace = Trace { source, line: 0, text: Vec::new() };

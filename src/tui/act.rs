@@ -66,7 +66,7 @@ impl Act {
             Act::Block { identity } => vec![
                 format!("block    {}", shown(identity)),
                 format!("for      {FOR}, on every gateway, within a second"),
-                "then     each of its requests is refused with 403".into(),
+                "then     each of its requests is refused with 429".into(),
             ],
             Act::Mode { rule, mode } => vec![
                 format!("mode     of rule {} while Redis is away: {mode}", shown(rule)),

@@ -79,6 +79,10 @@ impl Source {
 pub struct Rates {
     pub allowed: f64,
     pub rejected: f64,
+    /// Passed only because nothing is enforced.
+    pub observed: f64,
+    /// What shadow rules, or all of them while nothing is enforced, would refuse: no requests of
+    /// their own.
     pub shadow: f64,
     /// Decided without the store: passed unlimited, refused, or by this process alone.
     pub open: f64,
@@ -88,7 +92,7 @@ pub struct Rates {
 
 impl Rates {
     pub fn all(&self) -> f64 {
-        self.allowed + self.rejected + self.shadow
+        self.allowed + self.rejected + self.observed
     }
 
     pub fn degraded(&self) -> f64 {
@@ -102,6 +106,7 @@ impl Rates {
     pub fn add(&mut self, other: &Rates) {
         self.allowed += other.allowed;
         self.rejected += other.rejected;
+        self.observed += other.observed;
         self.shadow += other.shadow;
         self.open += other.open;
         self.closed += other.closed;
@@ -258,7 +263,7 @@ impl Point {
     pub fn of(snapshot: &Snapshot) -> Point {
         Point {
             at_us: snapshot.at_us,
-            allowed: snapshot.rates.allowed + snapshot.rates.shadow,
+            allowed: snapshot.rates.allowed + snapshot.rates.observed,
             rejected: snapshot.rates.rejected,
             degraded: snapshot.rates.degraded(),
             p99_us: snapshot.p99_us,

@@ -1,13 +1,14 @@
 //! Several sources, one picture: rates add up, the same identity seen by two gateways is one, a
 //! server is what it says of itself and what gateways meet.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::data::{MAX_WHO, Point, Rates, Rule, STALE_AFTER_US, Shard, Snapshot, Source, Who};
 use super::wire::Told;
 
-/// Events that are kept of each moment.
+/// Events that are kept of each moment, and of these what concerns single identities.
 const MAX_EVENTS: usize = 60;
+const MAX_OF_IDENTITIES: usize = 20;
 
 /// A gateway that is watched, and what it said last.
 #[derive(Clone, Debug)]
@@ -137,7 +138,8 @@ fn policy(live: &[&Told], snapshot: &mut Snapshot) {
     snapshot.policy.trouble = trouble;
 }
 
-/// The same event is told by each gateway that noticed it: once is enough.
+/// The same event is told by each gateway that noticed it: once is enough. Of an identity whose quota
+/// comes and goes the latest is enough: a lost server must not drown in it.
 fn events(all: &[(&Told, bool)], snapshot: &mut Snapshot) {
     let mut events: Vec<_> = all.iter().flat_map(|(told, _)| told.events.iter().cloned()).collect();
     events.sort_by_key(|event| std::cmp::Reverse(event.at_us));
@@ -145,6 +147,11 @@ fn events(all: &[(&Told, bool)], snapshot: &mut Snapshot) {
         later.text == earlier.text
             && later.who == earlier.who
             && earlier.at_us.abs_diff(later.at_us) < STALE_AFTER_US
+    });
+    let mut known = HashSet::new();
+    events.retain(|event| match &event.who {
+        Some(who) => known.len() < MAX_OF_IDENTITIES && known.insert(who.clone()),
+        None => true,
     });
     events.truncate(MAX_EVENTS);
     snapshot.events = events;

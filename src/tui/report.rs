@@ -1,11 +1,11 @@
 //! What a recording tells afterwards: the text for a post-mortem.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::data::Point;
+use super::data::{Event, Point};
 use super::record::Recording;
 use super::verdict::{Cause, Situation, verdict};
 use super::words::{count, lasts, percent, time, took};
@@ -207,19 +207,21 @@ fn servers(recording: &Recording) -> Vec<ServerTold> {
     all
 }
 
+/// What happened, once; of an identity whose quota comes and goes only when it first did.
 fn events(recording: &Recording) -> Vec<Told> {
-    let mut all: BTreeMap<(u64, &str), &str> = BTreeMap::new();
-    for moment in &recording.moments {
-        for event in &moment.events {
-            all.insert((event.at_us, &event.text), &event.level);
-        }
-    }
-    let told = |((at_us, text), level): ((u64, &str), &str)| Told {
-        at_us,
-        level: level.into(),
-        text: text.into(),
+    let all = recording.moments.iter().flat_map(|moment| &moment.events);
+    let all: BTreeMap<(u64, &str), &Event> =
+        all.map(|event| ((event.at_us, event.text.as_str()), event)).collect();
+    let mut known = BTreeSet::new();
+    let told = |event: &Event| {
+        let text = match &event.who {
+            Some(who) if !known.insert(who.clone()) => return None,
+            Some(who) => format!("{who}: {}", event.text),
+            None => event.text.clone(),
+        };
+        Some(Told { at_us: event.at_us, level: event.level.clone(), text })
     };
-    all.into_iter().map(told).collect()
+    all.into_values().filter_map(told).collect()
 }
 
 impl Report {

@@ -60,6 +60,7 @@ struct WireRates {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct SecondRates {
+    decided: f64,
     allowed: f64,
     rejected: f64,
     shadow_rejected: f64,
@@ -179,6 +180,7 @@ impl Told {
         let rates = Rates {
             allowed: of_second.allowed,
             rejected: of_second.rejected,
+            observed: (of_second.decided - of_second.allowed - of_second.rejected).max(0.0),
             shadow: of_second.shadow_rejected,
             open: of_second.modes.open,
             closed: of_second.modes.closed,

@@ -60,6 +60,8 @@ struct Line {
     /// Whether it has brought an answer.
     served: bool,
     connect_again_ns: u64,
+    /// It was lost, or could not be made, since it last was ready.
+    failed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +82,7 @@ impl Line {
             is_free: false,
             served: false,
             connect_again_ns: 0,
+            failed: false,
         }
     }
 }
@@ -218,6 +221,9 @@ impl<'t> Crew<'t> {
         while desk.feed.due_ns().is_some_and(|due| due <= now) {
             let Some(at) = self.free.front().copied() else {
                 desk.starved_ns = Some(now);
+                if self.is_cut_off() && !desk.feed.is_closed() {
+                    self.fail_all_due(desk, now);
+                }
                 break;
             };
             let Some(shot) = desk.feed.take(now) else { break };
@@ -225,6 +231,20 @@ impl<'t> Crew<'t> {
         }
         while let Some(at) = self.dirty.pop() {
             self.write(at, desk, now);
+        }
+    }
+
+    /// Nobody takes connections any more.
+    fn is_cut_off(&self) -> bool {
+        self.lines.iter().all(|line| line.failed && !line.ready)
+    }
+
+    /// What is due fails, as it would for any other client.
+    fn fail_all_due(&mut self, desk: &mut Desk, now: u64) {
+        while desk.feed.due_ns().is_some_and(|due| due <= now) {
+            let Some(shot) = desk.feed.take(now) else { break };
+            desk.recorder.sent(&shot, now, false);
+            land(desk, &Flight { shot, sent_ns: now }, now, &Answer::plain(Outcome::Error));
         }
     }
 
@@ -273,7 +293,7 @@ impl<'t> Crew<'t> {
             match stream.is_ready() {
                 Ok(false) => return,
                 Ok(true) => {
-                    line.ready = true;
+                    (line.ready, line.failed) = (true, false);
                     self.release(at);
                     let now = desk.watch.ns();
                     if !desk.is_over(now) {
@@ -392,6 +412,16 @@ impl<'t> Crew<'t> {
     fn lose(&mut self, at: usize, desk: &mut Desk, now: u64, why: &str) {
         desk.recorder.reconnected(why.to_owned());
         self.give_up(at, desk, now, Outcome::Error);
+        let was_ready = self.lines[at].ready;
+        if desk.feed.is_closed()
+            && !was_ready
+            && let Some(shot) = desk.feed.take(now)
+        {
+            // A client that always has one request under way has failed with it.
+            desk.recorder.sent(&shot, now, false);
+            land(desk, &Flight { shot, sent_ns: now }, now, &Answer::plain(Outcome::Error));
+        }
+        self.lines[at].failed = true;
         self.lines[at].connect_again_ns = now + CONNECT_AGAIN_NS;
         self.hang_up(at);
     }
@@ -412,8 +442,8 @@ impl<'t> Crew<'t> {
         if line.is_free {
             self.free.retain(|free| *free != at);
         }
-        let again = line.connect_again_ns;
-        *line = Line { connect_again_ns: again, ..Line::new() };
+        let (again, failed) = (line.connect_again_ns, line.failed);
+        *line = Line { connect_again_ns: again, failed, ..Line::new() };
     }
 
     fn reconnect(&mut self, at: usize, now: u64) {
@@ -421,7 +451,10 @@ impl<'t> Crew<'t> {
         let opened = Stream::open(self.target, self.poll.registry(), Token(at));
         match opened {
             Ok(stream) => self.lines[at].stream = Some(stream),
-            Err(_) => self.lines[at].connect_again_ns = now + CONNECT_AGAIN_NS,
+            Err(_) => {
+                let line = &mut self.lines[at];
+                (line.connect_again_ns, line.failed) = (now + CONNECT_AGAIN_NS, true);
+            }
         }
     }
 

@@ -107,10 +107,10 @@ impl<'t> Drafter<'_, 't> {
     }
 
     fn trace(&mut self, text: At<&str>) -> Option<ArrivalPart> {
-        match files::read_trace(&self.folder.join(text.it)) {
+        match files::read_requests(&self.folder.join(text.it)) {
             Ok(requests) => Some(ArrivalPart::Trace(Arc::new(requests))),
             Err(why) => {
-                let hint = "a CSV file with the header t_us,key,cost, beside the scenario";
+                let hint = "an access log, or a CSV file with the header t_us,key,cost, beside the scenario";
                 self.findings.error(text.span, format!("cannot use this log: {why}"), hint);
                 None
             }

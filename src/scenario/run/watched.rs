@@ -147,8 +147,8 @@ impl Recording {
 
 impl Tally {
     fn add(&mut self, row: &Row) {
+        self.shadow += u64::from(row.shadow_rejected);
         match row.outcome {
-            Outcome::Allowed if row.shadow_rejected => self.shadow += 1,
             Outcome::Allowed => self.allowed += 1,
             Outcome::Rejected | Outcome::Error => self.rejected += 1,
         }

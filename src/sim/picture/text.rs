@@ -13,6 +13,8 @@ use crate::sim::timeline::Bin;
 
 const WIDTH: usize = 80;
 const MAX_LABEL: usize = 22;
+/// Whoever writes a log chooses its keys.
+const MAX_KEY: usize = 60;
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The same in ASCII: what is high is dark.
 const SHADES: [char; 9] = [' ', '.', ':', '-', '=', '+', '*', '%', '@'];
@@ -42,6 +44,22 @@ fn label(lane: &LaneOutcome) -> String {
     Untrusted(&lane.label).to_string()
 }
 
+/// Labels that fit into a table. Where they do not, the words go that all of them begin with: what
+/// is left tells them apart.
+fn labels(outcome: &Outcome) -> Vec<String> {
+    let whole: Vec<String> = outcome.lanes.iter().map(label).collect();
+    let words = |text: &str| text.split_inclusive(' ').map(String::from).collect::<Vec<_>>();
+    let first = whole.first().map(|label| words(label)).unwrap_or_default();
+    let shared = |n: &usize| {
+        let prefix = first[..*n].concat();
+        whole.iter().all(|label| label.len() > prefix.len() && label.starts_with(&prefix))
+    };
+    let fits = whole.len() < 2 || whole.iter().all(|label| label.width() <= MAX_LABEL);
+    let cut = if fits { 0 } else { (0..first.len()).rev().find(shared).unwrap_or(0) };
+    let cut = first[..cut].concat().len();
+    whole.iter().map(|label| short(&label[cut..], MAX_LABEL)).collect()
+}
+
 fn padded(text: &str, width: usize) -> String {
     let room = width.saturating_sub(text.width());
     format!("{text}{}", " ".repeat(room))
@@ -49,8 +67,9 @@ fn padded(text: &str, width: usize) -> String {
 
 /// The picture proper.
 fn lanes(outcome: &Outcome, colours: bool) -> String {
-    let widest = outcome.lanes.iter().map(|lane| label(lane).width()).max().unwrap_or(0);
-    let left = widest.clamp("offered".len(), MAX_LABEL) + 1;
+    let labels = labels(outcome);
+    let widest = labels.iter().map(|label| label.width()).max().unwrap_or(0);
+    let left = widest.max("offered".len()) + 1;
     let columns = WIDTH - left;
     let length = outcome.end.saturating_sub(outcome.start);
     let mut text = " ".repeat(left) + &axis(length, columns) + "\n";
@@ -58,10 +77,10 @@ fn lanes(outcome: &Outcome, colours: bool) -> String {
     let most = offered.iter().map(|bin| bin.offered).max().unwrap_or(0);
     let row: String = offered.iter().map(|bin| height(bin.offered, most, colours)).collect();
     text += &format!("{}{}\n", padded("offered", left), row.trim_end());
-    for lane in &outcome.lanes {
+    for (lane, label) in outcome.lanes.iter().zip(&labels) {
         let (bins, _) = lane.timeline.columns(outcome.end, columns);
         let row = marks(&bins, colours);
-        text += &format!("{}{}\n", padded(&short(&label(lane), left - 1), left), row.trim_end());
+        text += &format!("{}{}\n", padded(label, left), row.trim_end());
     }
     let per_second = most as f64 * Micros::SECOND.0 as f64 / each.0 as f64;
     let key = if colours {
@@ -186,10 +205,11 @@ fn what_passed(outcome: &Outcome, caption: &Caption, colours: bool) -> String {
     let rows: Vec<Vec<String>> = outcome
         .lanes
         .iter()
-        .map(|lane| {
+        .zip(labels(outcome))
+        .map(|(lane, label)| {
             let worst = lane.worst.as_ref();
             vec![
-                short(&label(lane), MAX_LABEL),
+                label,
                 count(lane.allowed),
                 count(lane.denied),
                 percent(lane.denied_share()).trim_end_matches(" %").to_string(),
@@ -213,9 +233,10 @@ fn who_felt_it(outcome: &Outcome, caption: &Caption, colours: bool) -> String {
     let rows: Vec<Vec<String>> = outcome
         .lanes
         .iter()
-        .map(|lane| {
+        .zip(labels(outcome))
+        .map(|(lane, label)| {
             let mut row = vec![
-                short(&label(lane), MAX_LABEL),
+                label,
                 lane.first_denial.map_or("never".into(), about),
                 lane.starved.as_ref().map_or("-".into(), |s| about(Micros(s.amount))),
                 lane.fairness.map_or("-".into(), |fairness| format!("{fairness:.3}")),
@@ -248,7 +269,7 @@ fn most_denied(outcome: &Outcome) -> Option<String> {
         .map(|key| {
             format!(
                 "{} {} of {}",
-                Untrusted(&key.key),
+                short(&Untrusted(&key.key).to_string(), MAX_KEY),
                 count(key.denied),
                 count(key.allowed + key.denied)
             )

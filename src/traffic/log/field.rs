@@ -53,6 +53,7 @@ const KNOWN: [(Field, &str, &[&str]); 8] = [
             "remote_host",
             "host",
             "key",
+            "client",
         ],
     ),
     (
@@ -160,7 +161,15 @@ impl Field {
             },
             known => {
                 let found = KNOWN.iter().find(|(field, _, _)| field == known);
-                found.map_or(&[][..], |(_, _, names)| names).iter().map(|n| n.to_string()).collect()
+                let names = found.map_or(&[][..], |(_, _, names)| names);
+                let header = match known {
+                    Field::ApiKey => Some("X-API-Key"),
+                    Field::Referer => Some("Referer"),
+                    Field::Agent => Some("User-Agent"),
+                    _ => None,
+                };
+                let headers = header.map(in_headers).into_iter().flatten();
+                names.iter().map(|name| name.to_string()).chain(headers).collect()
             }
         }
     }
@@ -186,6 +195,8 @@ fn in_headers(header: &str) -> Vec<String> {
     });
     let title = words.collect::<Vec<_>>().join("-");
     vec![
+        format!("request.headers.{header}"),
+        format!("headers.{header}"),
         format!("request.headers.{title}"),
         format!("headers.{title}"),
         format!("headers.{lower}"),

@@ -233,7 +233,6 @@ impl Demo {
         tally.degraded += if mode.is_some() { 1.0 } else { 0.0 };
         if would {
             second.rates.shadow += 1.0;
-            second.rates.allowed -= 1.0;
             second.rules.entry("next-plan".into()).or_default().shadow += 1.0;
         }
         let last = last(&verdict, rule, refused, traffic.path, at);
@@ -290,6 +289,7 @@ impl Demo {
         let each = Rates {
             allowed: rates.allowed * part,
             rejected: rates.rejected * part,
+            observed: rates.observed * part,
             shadow: rates.shadow * part,
             open: rates.open * part,
             closed: rates.closed * part,

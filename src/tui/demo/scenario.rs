@@ -67,6 +67,7 @@ fn rates(tally: &Tally, mode: OnStoreError) -> Rates {
     Rates {
         allowed: tally.allowed as f64,
         rejected: tally.rejected as f64,
+        observed: 0.0,
         shadow: tally.shadow as f64,
         open: only(OnStoreError::Open),
         closed: only(OnStoreError::Closed),
@@ -81,6 +82,7 @@ fn moment(second: &Watched, mode: OnStoreError, nodes: usize, at_us: u64) -> Sna
     let part = Rates {
         allowed: whole.allowed / n,
         rejected: whole.rejected / n,
+        observed: whole.observed / n,
         shadow: whole.shadow / n,
         open: whole.open / n,
         closed: whole.closed / n,
