@@ -10,6 +10,7 @@ mod contract;
 mod dialects;
 mod docs;
 mod doctor;
+mod durability;
 mod expect;
 mod failure;
 mod faults;

@@ -552,7 +552,10 @@ const HARDLY_MEANT: [(&str, &str); 19] = [
     ),
     (with_global!("limits = [\"1/1s\"]\nstore = \"x\"\n[stores.x]\nurl = \"redis://a\""), "`store"),
     (with_global!("limits = [\"1/1s\"]\nsplit = 4"), "`split` is not used by this version"),
-    (with_global!("limits = [\"1/1s\"]\nreplicas = { n = 1 }"), "`replicas` is not used"),
+    (
+        with_global!("limits = [\"1/1s\"]\nshadow = true\nreplicas = { n = 1 }"),
+        "`replicas` does nothing",
+    ),
     (with_global!("limits = [\"1/1s\"]\nhot = { lease = 5 }"), "`hot` is not used"),
     (with_global!("limits = [\"1/1s\"]\npenalty = true"), "`penalty` is not used"),
     (with_global!("limits = [\"1/1s\"]\nscope = \"global\""), "`scope` is not used"),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::engine::concurrency::AtOnce;
+use crate::engine::durability::{OnShort, Replicas};
 use crate::engine::limit::Algorithm;
 use crate::engine::policy::{
     Breaker, GatewaySettings, IdentitySources, LimitSpec, Listed, Policy, ResponseSettings, Rule,
@@ -54,6 +55,7 @@ pub(super) fn rule_in_words(rule: &Rule) -> String {
         ("missing", "allow"),
         ("concurrency", "any"),
         ("idempotency", "none"),
+        ("replicas", "none"),
     ]
     .map(|(what, text)| (what.to_string(), text.to_string()))
     .into();
@@ -91,6 +93,7 @@ pub(super) fn scope(rule: &Rule) -> Attributes {
         ("also", rule.also.to_string()),
         ("missing", if rule.reject_missing { "reject".into() } else { "allow".to_string() }),
         ("concurrency", at_once_in_words(rule)),
+        ("replicas", replicas_in_words(rule)),
         ("idempotency", if rule.honours_idempotency { "header" } else { "none" }.into()),
     ]
     .map(|(name, text)| (name.to_string(), text))
@@ -99,6 +102,16 @@ pub(super) fn scope(rule: &Rule) -> Attributes {
 
 fn at_once_in_words(rule: &Rule) -> String {
     rule.at_once.map_or("any".into(), |AtOnce { max, wait }| format!("{max}, waiting {wait}"))
+}
+
+fn replicas_in_words(rule: &Rule) -> String {
+    rule.replicas.map_or("none".into(), |Replicas { n, timeout, on_short }| {
+        let then = match on_short {
+            OnShort::Mark => "marked",
+            OnShort::Fail => "refused",
+        };
+        format!("{n} within {timeout}, {then} without")
+    })
 }
 
 /// What holds for the whole policy. The fields are named, so that none is forgotten.

@@ -8,6 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::clock::Micros;
 use super::concurrency::{Busy, Concurrency, Place};
+use super::durability::{self, Confirmed, OnShort};
 use super::failure::{Degraded, Local, OnFailure};
 use super::identity::Identity;
 use super::limit::{Cost, Decision, deciding};
@@ -35,6 +36,8 @@ pub struct Verdict {
     pub reached: Reached,
     /// The store could not answer for all of it.
     pub degraded: Option<Degraded>,
+    /// What replicas said of the charge, where a rule waits for them.
+    pub replicas: Option<Confirmed>,
     /// The tier the request was given.
     pub tier: Option<String>,
     /// What shadow rules would have said; empty when the enforced ones refused.
@@ -179,17 +182,17 @@ impl Limiter {
             questions.enforced.iter().map(|q| check(q, demand)).collect();
         let answers: Answers = match (unreachable, checks.as_slice()) {
             (Some(error), all) => all.iter().map(|_| Err(error.clone())).collect(),
-            (None, [only]) => smallvec![self.store.check_after(only, spent).await],
+            (None, [only]) => smallvec![self.ask(&questions.enforced[0], only, spent).await],
             (None, several) => {
-                let all = several.iter().map(|check| self.store.check_after(check, spent));
+                let all = questions.enforced.iter().zip(several);
+                let all = all.map(|(question, check)| self.ask(question, check, spent));
                 join_all(all).await.into_iter().collect()
             }
         };
-        let charges: Vec<Charge> = answers
-            .iter()
-            .zip(&checks)
-            .filter_map(|(answer, check)| answer.as_ref().ok()?.charge_unless_replayed(check))
-            .collect();
+        let charges = answers.iter().zip(&checks).map(|(answer, check)| {
+            answer.as_ref().ok().and_then(|answer| answer.charge_unless_replayed(check))
+        });
+        let mut charges: SmallVec<[Option<Charge>; 2]> = charges.collect();
         let rejected = answers.iter().any(|answer| answer.as_ref().is_ok_and(|a| !a.allowed()));
         let failed = answers.iter().find_map(|answer| answer.as_ref().err().cloned());
         let verdict = match failed {
@@ -202,14 +205,58 @@ impl Limiter {
             },
             _ => Ok(Verdict::by(!rejected, reached(questions, &answers))),
         };
-        if verdict.as_ref().is_ok_and(|verdict| verdict.allowed) {
-            return verdict.map(|verdict| Verdict { charges, ..verdict });
-        }
+        let verdict = match (verdict, durability::outcome(&questions.enforced, &answers)) {
+            (Ok(passed), Some((short, OnShort::Fail))) if passed.allowed && short.is_short() => {
+                let answers = questions.enforced.iter().zip(&answers);
+                for ((question, answer), charge) in answers.zip(&mut charges) {
+                    // Nobody knows which replicas will have it in the end, so it stands.
+                    charge.take_if(|_| answer.as_ref().is_ok_and(|a| question.is_short(a)));
+                }
+                self.refuse_short(questions, short)
+            }
+            (Ok(passed), replicas) if passed.allowed => {
+                let charges = charges.into_iter().flatten().collect();
+                return Ok(Verdict { charges, replicas: replicas.map(|(told, _)| told), ..passed });
+            }
+            (verdict, _) => verdict,
+        };
         // What cannot be given back stays charged: the safe side, and no reason to answer anything
         // else.
-        let refunds = charges.iter().map(|c| self.store.settle(c, Settlement::Refund, demand.at));
+        let refunds = charges.iter().flatten();
+        let refunds = refunds.map(|c| self.store.settle(c, Settlement::Refund, demand.at));
         drop(join_all(refunds).await);
         verdict
+    }
+
+    /// One identity, and what replicas shall confirm of it.
+    async fn ask(
+        &self,
+        question: &Question<'_>,
+        check: &Check<'_>,
+        spent: Duration,
+    ) -> Result<Answer, StoreError> {
+        self.store.check_confirmed(check, spent, question.confirm()).await
+    }
+
+    /// Too few replicas have a charge whose rule cannot have that.
+    fn refuse_short(
+        &self,
+        questions: &Questions<'_>,
+        short: Confirmed,
+    ) -> Result<Verdict, StoreError> {
+        let why = short.error();
+        let of_rule = |question: &Question<'_>| {
+            let limit = question.limits.iter().find(|limit| limit.rule() == short.rule)?;
+            Some(Reached::Unanswered { identity: question.identity.clone(), limit: limit.clone() })
+        };
+        match (&self.on_failure, questions.enforced.iter().find_map(of_rule)) {
+            (OnFailure::ByRule(_), Some(reached)) => Ok(Verdict {
+                degraded: Some(Degraded { mode: OnStoreError::Closed, why }),
+                replicas: Some(short),
+                ..Verdict::by(false, reached)
+            }),
+            _ => Err(why),
+        }
     }
 
     /// A shadow that cannot be asked is not heard: it never changes the answer.
@@ -341,6 +388,7 @@ impl Verdict {
             observed: false,
             reached,
             degraded: None,
+            replicas: None,
             tier: None,
             shadow: Vec::new(),
             charges: Vec::new(),

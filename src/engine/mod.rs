@@ -5,6 +5,7 @@ pub mod breaker;
 pub mod clock;
 pub mod concurrency;
 pub mod config;
+pub mod durability;
 pub mod failure;
 pub mod histogram;
 pub mod identity;

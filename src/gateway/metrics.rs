@@ -62,6 +62,16 @@ impl Stats {
                 text.sample(name, &[("rule", &rule.name)], busy);
             }
         }
+        let name = "rlctl_replicas_total";
+        text.family(name, "counter", "Charges that a rule waits for replicas with, by what came.");
+        for (_, rule) in used() {
+            let [confirmed, short] = rule.replicas.each_ref().map(|n| n.load(Ordering::Relaxed));
+            if confirmed + short > 0 {
+                for (outcome, count) in [("confirmed", confirmed), ("short", short)] {
+                    text.sample(name, &[("rule", &rule.name), ("outcome", outcome)], count);
+                }
+            }
+        }
         text.family("rlctl_decision_seconds", "histogram", "Time that a decision took, by rule.");
         for (_, rule) in used() {
             text.histogram("rlctl_decision_seconds", &[("rule", &rule.name)], &rule.took.counts());

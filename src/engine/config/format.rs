@@ -10,6 +10,8 @@ use Shape::{Any, Choice, Count, Duration, Flag, HeaderName, List, Map, Name, Pat
 const MAX_SOME: u64 = 1_000_000;
 const HOUR: Micros = Micros::HOUR;
 const WEEK: Micros = Micros(7 * Micros::DAY.0);
+/// Longer than anybody waits for an answer.
+const TEN_SECONDS: Micros = Micros(10 * Micros::SECOND.0);
 const MS: Micros = Micros::MILLISECOND;
 
 const fn field(key: &'static str, shape: Shape, example: &'static str) -> Field {
@@ -140,7 +142,7 @@ pub(super) const RULE: TableShape = TableShape {
         field("enabled", Flag, "enabled = false"),
         field("also", Flag, "also = true"),
         field("store", Name, "store = \"premium\"").for_later(),
-        field("replicas", Shape::Table(&REPLICAS), "replicas = { n = 1 }").for_later(),
+        field("replicas", Shape::Table(&REPLICAS), "replicas = { n = 1 }"),
         field("split", Count(2..=1024), "split = 8").for_later(),
         field("hot", Shape::Table(&HOT), "hot = { threshold = \"10k/s\" }").for_later(),
         field("concurrency", Shape::Table(&CONCURRENCY), "concurrency = { max = 20 }"),
@@ -156,7 +158,7 @@ const REPLICAS: TableShape = TableShape {
     what: "replicas",
     fields: &[
         field("n", Count(1..=64), "n = 1").required(),
-        field("timeout", Duration(MS, Micros::MINUTE), "timeout = \"10ms\""),
+        field("timeout", Duration(MS, TEN_SECONDS), "timeout = \"10ms\""),
         field("on_short", Choice(&["mark", "fail"]), "on_short = \"mark\""),
     ],
 };

@@ -134,6 +134,10 @@ fn warn_of_idle_keys(rule: &Rule, span: Span, findings: &mut Findings<'_>) {
         let message = format!("`also` does nothing in the shadow rule `{name}`");
         findings.warn(span, message, "shadow rules never compete; remove one of the two");
     }
+    if rule.shadow && rule.replicas.is_some() {
+        let message = format!("`replicas` does nothing in the shadow rule `{name}`");
+        findings.warn(span, message, "nobody waits for a shadow; remove one of the two");
+    }
     if rule.shadow && rule.reject_missing {
         let message = format!("`missing` does nothing in the shadow rule `{name}`");
         findings.warn(span, message, "shadow rules never reject; remove one of the two");

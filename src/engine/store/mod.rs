@@ -161,19 +161,28 @@ impl<'a> Idempotency<'a> {
 #[error("an idempotency key has 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes and no control characters")]
 pub struct IdempotencyKeyError;
 
+/// How many replicas shall have a charge before it is answered for, and how long is waited for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Confirm {
+    pub replicas: u32,
+    pub within: Micros,
+}
+
 /// What the limits of one identity said, in the order they were given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub decisions: SmallVec<[Decision; 1]>,
     /// It was given before, to the same idempotency key; nothing was charged now.
     pub replayed: bool,
+    /// How many replicas have what was charged, where that was asked and anything was.
+    pub confirmed: Option<u32>,
     /// What an idempotent charge is known by.
     charge_id: Option<u64>,
 }
 
 impl Answer {
-    fn decided(decisions: SmallVec<[Decision; 1]>) -> Answer {
-        Answer { decisions, replayed: false, charge_id: None }
+    pub(super) fn decided(decisions: SmallVec<[Decision; 1]>) -> Answer {
+        Answer { decisions, replayed: false, confirmed: None, charge_id: None }
     }
 
     pub fn allowed(&self) -> bool {
@@ -218,6 +227,10 @@ pub enum StoreError {
     Overloaded { url: String, waiting: usize },
     #[error("redis at {url} is not asked: it failed too often, and is probed until it answers")]
     Broken { url: String },
+    #[error(
+        "{confirmed} of {wanted} replicas confirmed in time what rule {rule} charged; it stays charged"
+    )]
+    Short { rule: String, wanted: u32, confirmed: u32 },
     #[error("the idempotency key was used before with another cost")]
     OtherCost,
 }
@@ -263,6 +276,20 @@ impl Store {
             Store::Redis(store) => store.check_after(check, spent).await,
             // Records of virtual gateways are at hand: none of the deadline is spent on them.
             Store::Simulated(store) => store.check(check).await,
+        }
+    }
+
+    /// The same with replicas that shall confirm what is charged, if so. Only Redis has any that
+    /// could be asked.
+    pub async fn check_confirmed(
+        &self,
+        check: &Check<'_>,
+        spent: Duration,
+        confirm: Option<Confirm>,
+    ) -> Result<Answer, StoreError> {
+        match self {
+            Store::Redis(store) => store.check_confirmed(check, spent, confirm).await,
+            _ => self.check_after(check, spent).await,
         }
     }
 

@@ -9,6 +9,7 @@ use redis::{Cmd, Value};
 use super::address::{At, RedisAddress};
 use super::cluster::{Cluster, REDIRECTS};
 use super::guard::BreakerStatus;
+use super::kept;
 use super::link::{Link, RedisOptions};
 use super::meter::Meter;
 use super::wire::{Call, Sent};
@@ -108,11 +109,13 @@ impl Servers {
         }
     }
 
-    /// Runs one call, in company with others where there are any; so much of its time is gone.
+    /// Runs one call, in company with others where there are any; so much of its time is gone. What
+    /// replicas shall confirm has time of its own beside that.
     pub(super) async fn call(&self, call: Call, spent: Duration) -> Result<Value, StoreError> {
+        let patience = call.asks.map(|asks| kept::patience(asks.confirm)).unwrap_or_default();
         match self {
-            Servers::One(link) => link.call(call, link.until(spent)).await,
-            Servers::Cluster(cluster) => cluster.call(call, cluster.until(spent)).await,
+            Servers::One(link) => link.call(call, link.until(spent) + patience).await,
+            Servers::Cluster(cluster) => cluster.call(call, cluster.until(spent) + patience).await,
         }
     }
 
