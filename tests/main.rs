@@ -36,6 +36,7 @@ mod local_redis;
 mod manners;
 mod memory;
 mod model;
+mod named_stores;
 mod operate;
 mod policy_cli;
 mod policy_file;

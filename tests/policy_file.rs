@@ -550,7 +550,10 @@ const HARDLY_MEANT: [(&str, &str); 19] = [
         "[[rule]]\nname = \"a\"\ndimension = \"ip\"\nendpoint = \"/a\"\nlimits = [\"1/1s\"]",
         "outside the rules' endpoints",
     ),
-    (with_global!("limits = [\"1/1s\"]\nstore = \"x\"\n[stores.x]\nurl = \"redis://a\""), "`store"),
+    (
+        with_global!("limits = [\"1/1s\"]\n[stores.x]\nurl = \"redis://a\""),
+        "no rule uses the store",
+    ),
     (with_global!("limits = [\"1/1s\"]\nsplit = 4"), "`split` is not used by this version"),
     (
         with_global!("limits = [\"1/1s\"]\nshadow = true\nreplicas = { n = 1 }"),

@@ -15,7 +15,7 @@ use crate::engine::limit::Cost;
 use crate::engine::limiter::{Asked, Demand, Limiter, Reached, Shadow, Verdict};
 use crate::engine::plan::{Attempt, Entry, Plan, plan};
 use crate::engine::store::{
-    Check, DEFAULT_IDEMPOTENCY_TTL, Idempotency, MemoryStore, RuleLimit, Store, StoreError,
+    Check, DEFAULT_IDEMPOTENCY_TTL, Idempotency, MemoryStore, RuleLimit, Several, Store, StoreError,
 };
 use crate::output::{SCHEMA, Tone, Untrusted, about, explain};
 
@@ -135,7 +135,8 @@ async fn by_rules(
         }
         _ => None,
     };
-    let store = Arc::new(open_store(args, context).await?);
+    let others = Several::new(open_store(args, context).await?).with_deadline(OPERATOR_DEADLINE);
+    let store = Arc::new(Store::Several(others));
     let on_failure = OnFailure::Tell;
     let limiter = Limiter { rules: in_force.rules.clone(), store, on_failure };
     let verdict = limiter.check(&attempt, &standings, demand).await.map_err(store_failure)?;

@@ -15,7 +15,9 @@ use super::limit::{Cost, Decision, deciding};
 use super::plan::{Attempt, Entry, Plan, Question, Questions, Source, Standing, plan};
 use super::policy::OnStoreError;
 use super::rules::Rules;
-use super::store::{Answer, Charge, Check, Idempotency, RuleLimit, Settlement, Store, StoreError};
+use super::store::{
+    Answer, Charge, Check, Chosen, Idempotency, RuleLimit, Settlement, Store, StoreError,
+};
 
 /// Takes decisions by a policy, on a store.
 #[derive(Debug)]
@@ -109,7 +111,7 @@ pub struct Demand<'a> {
 /// What became of earlier questions to the store for the same request.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
-    /// It is known not to answer, so that nobody waits for it twice.
+    /// The one that names no other is known not to answer, so that nobody waits for it twice.
     pub(super) unreachable: Option<StoreError>,
     /// So much of the time that the store has for a request is gone.
     pub(super) spent: Duration,
@@ -176,23 +178,24 @@ impl Limiter {
         &self,
         questions: &Questions<'_>,
         demand: Demand<'_>,
-        Asking { unreachable, spent }: Asking,
+        asking: Asking,
     ) -> Result<Verdict, StoreError> {
         let checks: SmallVec<[Check<'_>; 2]> =
             questions.enforced.iter().map(|q| check(q, demand)).collect();
-        let answers: Answers = match (unreachable, checks.as_slice()) {
-            (Some(error), all) => all.iter().map(|_| Err(error.clone())).collect(),
-            (None, [only]) => smallvec![self.ask(&questions.enforced[0], only, spent).await],
-            (None, several) => {
-                let all = questions.enforced.iter().zip(several);
-                let all = all.map(|(question, check)| self.ask(question, check, spent));
+        let answers: Answers = match (questions.enforced.as_slice(), checks.as_slice()) {
+            ([question], [check]) => smallvec![self.ask(question, check, &asking).await],
+            (questions, checks) => {
+                let all = questions.iter().zip(checks);
+                let all = all.map(|(question, check)| self.ask(question, check, &asking));
                 join_all(all).await.into_iter().collect()
             }
         };
-        let charges = answers.iter().zip(&checks).map(|(answer, check)| {
-            answer.as_ref().ok().and_then(|answer| answer.charge_unless_replayed(check))
-        });
-        let mut charges: SmallVec<[Option<Charge>; 2]> = charges.collect();
+        let asked = questions.enforced.iter().zip(&checks).zip(&answers);
+        let mut charges: SmallVec<[Option<Charge>; 2]> = asked
+            .map(|((question, check), answer)| {
+                Some(answer.as_ref().ok()?.charge_unless_replayed(check)?.on(question.store))
+            })
+            .collect();
         let rejected = answers.iter().any(|answer| answer.as_ref().is_ok_and(|a| !a.allowed()));
         let failed = answers.iter().find_map(|answer| answer.as_ref().err().cloned());
         let verdict = match failed {
@@ -228,14 +231,24 @@ impl Limiter {
         verdict
     }
 
-    /// One identity, and what replicas shall confirm of it.
+    /// One identity on one store, and what replicas shall confirm of it.
     async fn ask(
         &self,
         question: &Question<'_>,
         check: &Check<'_>,
-        spent: Duration,
+        asking: &Asking,
     ) -> Result<Answer, StoreError> {
-        self.store.check_confirmed(check, spent, question.confirm()).await
+        // The records are where what names no store is counted.
+        if let (None, Some(error)) = (question.store, &asking.unreachable) {
+            return Err(error.clone());
+        }
+        let (policy, confirm) = (self.rules.policy(), question.confirm());
+        let store = self.store.of(question.store, policy, question.identity)?;
+        if let Chosen::Named(store) = &store {
+            // A policy may have named it a moment ago.
+            store.tried(None).await;
+        }
+        store.check_confirmed(check, asking.spent, confirm).await
     }
 
     /// Too few replicas have a charge whose rule cannot have that.
@@ -268,7 +281,9 @@ impl Limiter {
     ) -> Vec<Shadow> {
         let demand = Demand { idempotency: None, ..demand };
         let asked = questions.shadow.iter().map(|question| async move {
-            let answer = self.store.check_after(&check(question, demand), spent).await.ok()?;
+            let store =
+                self.store.of(question.store, self.rules.policy(), question.identity).ok()?;
+            let answer = store.check_after(&check(question, demand), spent).await.ok()?;
             let rule = question.sources.first()?.rule.name.clone();
             Some(Shadow { rule, allowed: answer.allowed() })
         });

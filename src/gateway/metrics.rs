@@ -12,7 +12,7 @@ use crate::engine::clock::Micros;
 use crate::engine::histogram::{BOUNDS_US, Counts};
 use crate::engine::limit::QuotaState;
 use crate::engine::store::redis::{Meter, Shard};
-use crate::engine::store::{MemoryStore, Store};
+use crate::engine::store::{MemoryStore, One, Store};
 
 impl Stats {
     pub fn metrics(&self, gateway: &Gateway, now: Micros) -> String {
@@ -241,7 +241,7 @@ fn stores(text: &mut Text, store: &Store) {
 
 fn memory(text: &mut Text, gateway: &Gateway) {
     let mut stores: Vec<(&str, &MemoryStore)> = Vec::new();
-    if let Store::Memory(store) = &*gateway.limiter.store {
+    if let One::Memory(store) = gateway.limiter.store.one() {
         stores.push(("memory", store));
     }
     stores.push(("local", gateway.local.store()));

@@ -31,6 +31,12 @@ pub(super) fn lint(policy: &Policy, spans: &Spans, now: Micros, findings: &mut F
     for (tier, span) in policy.tiers.iter().zip(spans.tiers.iter().copied()) {
         warn_of_unused(tier, policy, span, findings);
     }
+    for (store, span) in policy.stores.iter().zip(spans.stores.iter().copied()) {
+        if !policy.rules.iter().any(|rule| rule.store.as_ref() == Some(&store.name)) {
+            let message = format!("no rule uses the store `{}`", store.name);
+            findings.warn(span, message, "give a rule store = \"…\", or remove it");
+        }
+    }
     warn_of_ended("block", &policy.block, &spans.block, now, findings);
     warn_of_ended("exemption", &policy.exempt, &spans.exempt, now, findings);
 }

@@ -100,7 +100,7 @@ impl<'t> Rules<'_, 't> {
         let matches = self.matches(table, dimension.as_ref());
         let unless = self.unless(table);
         let cost = table.count("cost").map_or(Some(Cost::ONE), |n| Cost::new(n.it).ok());
-        self.check_store(table);
+        let store = self.store(table);
         Some(Rule {
             name: name?.into(),
             description: table.text("description").map(|text| text.it.into()),
@@ -124,6 +124,7 @@ impl<'t> Rules<'_, 't> {
             reject_missing: table.text("missing").is_some_and(|text| text.it == "reject"),
             at_once: at_once(table),
             replicas: replicas(table),
+            store,
             honours_idempotency: table.text("idempotency").is_some_and(|text| text.it == "header"),
             local_share: table.ratio("local_share"),
             place: self.findings.source.place(span.start),
@@ -242,14 +243,15 @@ impl<'t> Rules<'_, 't> {
         }
     }
 
-    fn check_store(&mut self, table: &Table<'t>) {
-        let Some(name) = table.text("store") else { return };
+    fn store(&mut self, table: &Table<'t>) -> Option<String> {
+        let name = table.text("store")?;
         if self.stores.get(name.it).is_none() {
             let names = self.stores.entries.iter().map(|entry| entry.key.as_ref());
             let hint = did_you_mean(name.it, names)
                 .unwrap_or_else(|| format!("add [stores.{}] with url = \"redis://…\"", name.it));
             self.findings.error(name.span, format!("there is no store `{}`", name.it), hint);
         }
+        Some(name.it.into())
     }
 }
 

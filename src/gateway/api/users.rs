@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use futures_util::future::join_all;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ use crate::engine::live::{Current, Moment};
 use crate::engine::plan::{Attempt, Entry, Origin, Plan, Question, Source, Standing, plan};
 use crate::engine::registry::{Change, OverrideLimit, Subject, standing};
 use crate::engine::rules::{Target, normal_path};
-use crate::engine::store::{Check, RuleLimit};
+use crate::engine::store::{Answer as StoreAnswer, Check, RuleLimit, StoreError};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -93,6 +94,32 @@ impl Api {
         }
     }
 
+    /// To each question its answer, from the store that counts it.
+    async fn answers(
+        &self,
+        questions: &[Question<'_>],
+        checks: &[Check<'_>],
+    ) -> Vec<Result<StoreAnswer, StoreError>> {
+        let main = &self.gateway.limiter.store;
+        let asked = || questions.iter().filter(|question| !question.limits.is_empty());
+        if asked().all(|question| question.store.is_none()) {
+            return main.check_in_order(checks).await;
+        }
+        let current = self.gateway.limiter.policy.current();
+        let each = asked().zip(checks).map(|(question, check)| {
+            let policy = current.as_ref().map(|current| current.rules.policy());
+            async move {
+                match policy {
+                    Some(policy) => {
+                        main.of(question.store, policy, question.identity)?.check(check).await
+                    }
+                    None => main.check(check).await,
+                }
+            }
+        });
+        join_all(each).await
+    }
+
     /// Every limit with what is used of it; and why that is not known, if so.
     async fn looked_at(&self, questions: &[Question<'_>]) -> (Vec<Value>, Option<String>) {
         let peek = |question: &'_ Question<'_>| -> Vec<Arc<RuleLimit>> { question.limits.clone() };
@@ -109,7 +136,7 @@ impl Api {
                 at: None,
             })
             .collect();
-        let mut answers = self.gateway.limiter.store.check_in_order(&checks).await.into_iter();
+        let mut answers = self.answers(questions, &checks).await.into_iter();
         let (mut items, mut error) = (Vec::new(), None);
         for question in questions.iter().filter(|question| !question.limits.is_empty()) {
             let answer = match answers.next() {

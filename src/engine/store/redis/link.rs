@@ -46,6 +46,8 @@ pub struct RedisOptions {
     pub connect_timeout: Micros,
 }
 
+const NOT_TRIED: &str = "there is no connection yet";
+
 type CallResult = Result<Value, StoreError>;
 
 #[derive(Debug)]
@@ -83,7 +85,7 @@ impl Link {
     /// The same without waiting for the first connection: until there is one, callers are told so
     /// at once.
     pub(super) fn start(options: RedisOptions) -> Link {
-        let (url, why) = (options.address.to_string(), "there is no connection yet".into());
+        let (url, why) = (options.address.to_string(), NOT_TRIED.into());
         let link = Link::with(options, Current::Down(StoreError::Unreachable { url, why }));
         link.shared.broken.notify_one();
         link
@@ -156,9 +158,7 @@ impl Link {
     /// Waits for the first attempt to connect, whatever comes of it.
     pub(super) async fn tried(&self, until: Instant) {
         let mut changes = self.shared.current.subscribe();
-        let is_new = |current: &Current| {
-            matches!(current, Current::Down(_)) && self.shared.meter.connections() == 0
-        };
+        let is_new = |current: &Current| matches!(current, Current::Down(StoreError::Unreachable { why, .. }) if why == NOT_TRIED);
         if is_new(&changes.borrow_and_update()) {
             let _ = timeout_at(until.into(), changes.changed()).await;
         }

@@ -102,6 +102,12 @@ impl RedisStore {
         self.servers.set_breaker(settings);
     }
 
+    /// Waits until it was tried for the first time to connect, but no longer than this, or than a
+    /// call may take.
+    pub async fn tried(&self, within: Option<Duration>) {
+        self.servers.tried(within).await;
+    }
+
     /// Why no check can be answered, if so.
     pub fn trouble(&self) -> Option<StoreError> {
         self.servers.trouble()

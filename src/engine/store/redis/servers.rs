@@ -1,7 +1,7 @@
 //! The servers behind one address: one, or the primaries of a cluster.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
@@ -68,6 +68,18 @@ impl Servers {
         match self {
             Servers::One(link) => link.set_breaker(settings),
             Servers::Cluster(cluster) => cluster.set_breaker(settings),
+        }
+    }
+
+    /// Waits until it was tried for the first time to connect, but no longer than this, or than a
+    /// call may take.
+    pub(super) async fn tried(&self, within: Option<Duration>) {
+        let until = within.map(|within| Instant::now() + within);
+        match self {
+            Servers::One(link) => link.tried(until.unwrap_or(link.until(Duration::ZERO))).await,
+            Servers::Cluster(cluster) => {
+                cluster.tried(until.unwrap_or(cluster.until(Duration::ZERO))).await;
+            }
         }
     }
 
