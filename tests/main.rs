@@ -55,6 +55,7 @@ mod server_clock;
 mod simulate;
 mod simulate_files;
 mod simulate_log;
+mod split;
 mod support;
 mod tidy;
 mod tui;

@@ -554,7 +554,7 @@ const HARDLY_MEANT: [(&str, &str); 19] = [
         with_global!("limits = [\"1/1s\"]\n[stores.x]\nurl = \"redis://a\""),
         "no rule uses the store",
     ),
-    (with_global!("limits = [\"1/1s\"]\nsplit = 4"), "`split` is not used by this version"),
+    (with_global!("limits = [\"3/1s\"]\nsplit = 4"), "too small for 4 parts"),
     (
         with_global!("limits = [\"1/1s\"]\nshadow = true\nreplicas = { n = 1 }"),
         "`replicas` does nothing",

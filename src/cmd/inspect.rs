@@ -16,6 +16,7 @@ use crate::engine::plan::{Attempt, Origin, Plan, Question, plan};
 use crate::engine::policy::NamedStore;
 use crate::engine::registry::Subject;
 use crate::engine::rules::Target;
+use crate::engine::split::parts;
 use crate::engine::store::redis::Deployment;
 use crate::ops::layout::Layout;
 use crate::ops::look::{LookError, Looked, Wanted, look};
@@ -185,15 +186,30 @@ impl Desk<'_> {
             tier = by_rules.or(tier);
             wanted = limits;
         }
-        let of = |name: Option<&str>| -> Vec<Wanted> {
-            let of = wanted.iter().filter(|(store, _)| store.as_deref() == name);
-            of.map(|(_, wanted)| wanted.clone()).collect()
+        let of = |name: Option<&str>, who: &Identity| -> Vec<Wanted> {
+            let of = wanted.iter().filter(|s| s.store.as_deref() == name && s.identity == *who);
+            of.map(|sought| sought.wanted.clone()).collect()
         };
-        let mut limits = looked.buckets(&of(None));
-        for (store, deployment) in &self.elsewhere {
-            let prefix = store.prefix().map_err(Failure::usage)?;
-            let there = look(deployment, &prefix, &identity).await?;
-            limits.extend(there.buckets(&of(Some(&store.name))));
+        let mut limits = looked.buckets(&of(None, &identity));
+        let mut divided: Vec<&Identity> = Vec::new();
+        for Sought { identity: part, .. } in &wanted {
+            if *part != identity && !divided.contains(&part) {
+                divided.push(part);
+            }
+        }
+        let main = self.deployment.iter().map(|main| (None, main, Ok(self.context.prefix.clone())));
+        let others = self.elsewhere.iter().map(|(store, there)| {
+            (Some(store.name.as_str()), there, store.prefix().map_err(Failure::usage))
+        });
+        for (name, deployment, prefix) in main.chain(others) {
+            let prefix = prefix?;
+            let whole = name.is_some().then_some(&identity);
+            for who in whole.into_iter().chain(divided.iter().copied()) {
+                let wanted = of(name, who);
+                if name.is_some() || !wanted.is_empty() {
+                    limits.extend(look(deployment, &prefix, who).await?.buckets(&wanted));
+                }
+            }
         }
         let unreadable =
             looked.records.as_ref().err().map(|error| {
@@ -233,6 +249,13 @@ impl Desk<'_> {
     }
 }
 
+/// A limit that a rule has for an identity, or for a part of it, and the store that counts it.
+struct Sought {
+    store: Option<String>,
+    identity: Identity,
+    wanted: Wanted,
+}
+
 /// Connections to the stores that rules name; of one that does not answer that is said.
 async fn elsewhere(in_force: &InForce, context: &Context) -> Vec<(Arc<NamedStore>, Deployment)> {
     let mut open = Vec::new();
@@ -259,7 +282,7 @@ fn limits_by_rules(
     identity: &Identity,
     subject: &Subject,
     now: Micros,
-) -> (Option<String>, Vec<(Option<String>, Wanted)>) {
+) -> (Option<String>, Vec<Sought>) {
     let rules = &in_force.rules;
     let standing = in_force.standing_of(identity, subject, now);
     let identities = [identity.clone()];
@@ -275,14 +298,29 @@ fn limits_by_rules(
     let of = |applied| Question::of(rules, applied, identity, tier, &standing, now);
     let mut wanted = Vec::new();
     for question in rules.anywhere(identity, tier, None).map(of) {
-        for (limit, source) in question.limits.iter().zip(&question.sources) {
-            let source = match source.origin {
-                Origin::Rule => "rule",
-                Origin::Tier { .. } => "tier",
-                Origin::Override { .. } => "override",
-            };
-            let store = question.store.map(String::from);
-            wanted.push((store, Wanted { limit: limit.clone(), source: source.into() }));
+        let parts = parts(&question);
+        let mut all: Vec<_> = parts
+            .iter()
+            .enumerate()
+            .map(|(n, part)| {
+                let which = format!(", part {} of {}", n + 1, parts.len());
+                (part.identity.clone(), part.limits.clone(), which)
+            })
+            .collect();
+        if all.is_empty() {
+            all.push((identity.clone(), question.limits.clone(), String::new()));
+        }
+        for (who, limits, which) in all {
+            for (limit, source) in limits.into_iter().zip(&question.sources) {
+                let source = match source.origin {
+                    Origin::Rule => "rule",
+                    Origin::Tier { .. } => "tier",
+                    Origin::Override { .. } => "override",
+                };
+                let (store, identity) = (question.store.map(String::from), who.clone());
+                let wanted_here = Wanted { limit, source: format!("{source}{which}") };
+                wanted.push(Sought { store, identity, wanted: wanted_here });
+            }
         }
     }
     (asked.tier, wanted)

@@ -15,9 +15,8 @@ use super::limit::{Cost, Decision, deciding};
 use super::plan::{Attempt, Entry, Plan, Question, Questions, Source, Standing, plan};
 use super::policy::OnStoreError;
 use super::rules::Rules;
-use super::store::{
-    Answer, Charge, Check, Chosen, Idempotency, RuleLimit, Settlement, Store, StoreError,
-};
+use super::split::Said;
+use super::store::{Answer, Charge, Check, Idempotency, RuleLimit, Settlement, Store, StoreError};
 
 /// Takes decisions by a policy, on a store.
 #[derive(Debug)]
@@ -180,22 +179,18 @@ impl Limiter {
         demand: Demand<'_>,
         asking: Asking,
     ) -> Result<Verdict, StoreError> {
-        let checks: SmallVec<[Check<'_>; 2]> =
-            questions.enforced.iter().map(|q| check(q, demand)).collect();
-        let answers: Answers = match (questions.enforced.as_slice(), checks.as_slice()) {
-            ([question], [check]) => smallvec![self.ask(question, check, &asking).await],
-            (questions, checks) => {
-                let all = questions.iter().zip(checks);
-                let all = all.map(|(question, check)| self.ask(question, check, &asking));
-                join_all(all).await.into_iter().collect()
-            }
+        let ask = |question| self.ask(question, demand, &asking, Question::confirm(question));
+        let said: SmallVec<[Said; 2]> = match questions.enforced.as_slice() {
+            [only] => smallvec![ask(only).await],
+            several => join_all(several.iter().map(ask)).await.into_iter().collect(),
         };
-        let asked = questions.enforced.iter().zip(&checks).zip(&answers);
-        let mut charges: SmallVec<[Option<Charge>; 2]> = asked
-            .map(|((question, check), answer)| {
-                Some(answer.as_ref().ok()?.charge_unless_replayed(check)?.on(question.store))
+        let (answers, mut charges): (Answers, SmallVec<[Option<Charge>; 2]>) = said
+            .into_iter()
+            .map(|said| match said {
+                Ok((answer, charge)) => (Ok(answer), charge),
+                Err(error) => (Err(error), None),
             })
-            .collect();
+            .unzip();
         let rejected = answers.iter().any(|answer| answer.as_ref().is_ok_and(|a| !a.allowed()));
         let failed = answers.iter().find_map(|answer| answer.as_ref().err().cloned());
         let verdict = match failed {
@@ -231,26 +226,6 @@ impl Limiter {
         verdict
     }
 
-    /// One identity on one store, and what replicas shall confirm of it.
-    async fn ask(
-        &self,
-        question: &Question<'_>,
-        check: &Check<'_>,
-        asking: &Asking,
-    ) -> Result<Answer, StoreError> {
-        // The records are where what names no store is counted.
-        if let (None, Some(error)) = (question.store, &asking.unreachable) {
-            return Err(error.clone());
-        }
-        let (policy, confirm) = (self.rules.policy(), question.confirm());
-        let store = self.store.of(question.store, policy, question.identity)?;
-        if let Chosen::Named(store) = &store {
-            // A policy may have named it a moment ago.
-            store.tried(None).await;
-        }
-        store.check_confirmed(check, asking.spent, confirm).await
-    }
-
     /// Too few replicas have a charge whose rule cannot have that.
     fn refuse_short(
         &self,
@@ -281,9 +256,8 @@ impl Limiter {
     ) -> Vec<Shadow> {
         let demand = Demand { idempotency: None, ..demand };
         let asked = questions.shadow.iter().map(|question| async move {
-            let store =
-                self.store.of(question.store, self.rules.policy(), question.identity).ok()?;
-            let answer = store.check_after(&check(question, demand), spent).await.ok()?;
+            let asking = Asking { unreachable: None, spent };
+            let (answer, _) = self.ask(question, demand, &asking, None).await.ok()?;
             let rule = question.sources.first()?.rule.name.clone();
             Some(Shadow { rule, allowed: answer.allowed() })
         });
@@ -291,7 +265,7 @@ impl Limiter {
     }
 }
 
-fn check<'a>(question: &'a Question<'_>, demand: Demand<'a>) -> Check<'a> {
+pub(super) fn check<'a>(question: &'a Question<'_>, demand: Demand<'a>) -> Check<'a> {
     Check {
         identity: question.identity,
         limits: &question.limits,

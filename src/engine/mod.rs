@@ -19,5 +19,6 @@ pub mod policy;
 pub mod quota_watch;
 pub mod registry;
 pub mod rules;
+pub mod split;
 pub mod store;
 pub mod units;

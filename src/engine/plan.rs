@@ -149,7 +149,10 @@ impl<'a> Questions<'a> {
             let tier = self.tier.as_deref();
             let store = applied.rule.store.as_deref();
             // What one store counts is decided in one step.
-            match self.enforced[first..].iter_mut().find(|question| question.store == store) {
+            let beside = self.enforced[first..].iter_mut().find(|question| {
+                question.store == store && !question.is_split() && applied.rule.split.is_none()
+            });
+            match beside {
                 Some(question) => question.add(rules, applied, tier, standing, now),
                 None => {
                     let question = Question::of(rules, applied, identity, tier, standing, now);
@@ -173,6 +176,11 @@ impl<'a> Questions<'a> {
 }
 
 impl<'a> Question<'a> {
+    /// It is the only one of its rule then: others have no part in it.
+    fn is_split(&self) -> bool {
+        self.sources.iter().any(|source| source.rule.split.is_some())
+    }
+
     /// The limits of one rule for one identity.
     pub fn of(
         rules: &'a Rules,

@@ -178,6 +178,8 @@ pub struct Rule {
     pub replicas: Option<Replicas>,
     /// The name of the store that counts; none: the one that the process was started with.
     pub store: Option<String>,
+    /// How many buckets one identity has; none: one.
+    pub split: Option<u32>,
     /// A client's `Idempotency-Key` is believed.
     pub honours_idempotency: bool,
     /// This process's part of the limits under `local`; none: by the number of gateways.

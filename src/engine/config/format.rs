@@ -143,7 +143,7 @@ pub(super) const RULE: TableShape = TableShape {
         field("also", Flag, "also = true"),
         field("store", Name, "store = \"premium\""),
         field("replicas", Shape::Table(&REPLICAS), "replicas = { n = 1 }"),
-        field("split", Count(2..=1024), "split = 8").for_later(),
+        field("split", Count(2..=64), "split = 8"),
         field("hot", Shape::Table(&HOT), "hot = { threshold = \"10k/s\" }").for_later(),
         field("concurrency", Shape::Table(&CONCURRENCY), "concurrency = { max = 20 }"),
         field("idempotency", Choice(&["header"]), "idempotency = \"header\""),

@@ -153,6 +153,19 @@ fn warn_of_idle_keys(rule: &Rule, span: Span, findings: &mut Findings<'_>) {
 fn warn_of_cost(rule: &Rule, limits: &[LimitSpec], span: Span, findings: &mut Findings<'_>) {
     let least = limits.iter().map(|spec| &spec.limit).filter(|limit| limit.requests() > 0);
     let Some(limit) = least.min_by_key(|limit| limit.capacity()) else { return };
+    if let Some(parts) = rule.split.map(u64::from)
+        && parts > limit.capacity().min(limit.requests())
+    {
+        let message = format!("{limit} is too small for {parts} parts");
+        findings.warn(span, message, "there are as many as it has requests; lower `split`");
+    } else if let Some(parts) = rule.split.map(u64::from)
+        && rule.cost.get() > limit.capacity() / parts
+        && rule.cost.get() <= limit.capacity()
+    {
+        let (cost, most) = (rule.cost.get(), limit.capacity() / parts);
+        let message = format!("no request passes: it costs {cost}, and a part has room for {most}");
+        findings.warn(span, message, "lower `split` or the cost, or raise the limit or its burst");
+    }
     if rule.cost.get() > limit.capacity() {
         let (cost, most) = (rule.cost.get(), limit.capacity());
         let message =

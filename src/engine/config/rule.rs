@@ -125,6 +125,7 @@ impl<'t> Rules<'_, 't> {
             at_once: at_once(table),
             replicas: replicas(table),
             store,
+            split: table.count("split").and_then(|n| u32::try_from(n.it).ok()),
             honours_idempotency: table.text("idempotency").is_some_and(|text| text.it == "header"),
             local_share: table.ratio("local_share"),
             place: self.findings.source.place(span.start),
