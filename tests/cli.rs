@@ -146,7 +146,7 @@ fn check_gives_the_documented_json() {
         json!({
             "schema": "rlctl/v1", "identity": "ip:2001:db8::", "allowed": false, "limit": 5, "capacity": 5,
             "remaining": 5, "retry_after_us": null, "reset_after_us": 0, "delay_us": 0, "rule": "cli",
-            "algorithm": "token-bucket", "state": "throttled", "degraded": null, "shadow": [],
+            "algorithm": "token-bucket", "state": "throttled", "degraded": null, "replicas": null, "shadow": [],
         })
     );
 }

@@ -550,9 +550,15 @@ const HARDLY_MEANT: [(&str, &str); 19] = [
         "[[rule]]\nname = \"a\"\ndimension = \"ip\"\nendpoint = \"/a\"\nlimits = [\"1/1s\"]",
         "outside the rules' endpoints",
     ),
-    (with_global!("limits = [\"1/1s\"]\nstore = \"x\"\n[stores.x]\nurl = \"redis://a\""), "`store"),
-    (with_global!("limits = [\"1/1s\"]\nsplit = 4"), "`split` is not used by this version"),
-    (with_global!("limits = [\"1/1s\"]\nreplicas = { n = 1 }"), "`replicas` is not used"),
+    (
+        with_global!("limits = [\"1/1s\"]\n[stores.x]\nurl = \"redis://a\""),
+        "no rule uses the store",
+    ),
+    (with_global!("limits = [\"3/1s\"]\nsplit = 4"), "too small for 4 parts"),
+    (
+        with_global!("limits = [\"1/1s\"]\nshadow = true\nreplicas = { n = 1 }"),
+        "`replicas` does nothing",
+    ),
     (with_global!("limits = [\"1/1s\"]\nhot = { lease = 5 }"), "`hot` is not used"),
     (with_global!("limits = [\"1/1s\"]\npenalty = true"), "`penalty` is not used"),
     (with_global!("limits = [\"1/1s\"]\nscope = \"global\""), "`scope` is not used"),

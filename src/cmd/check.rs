@@ -8,13 +8,14 @@ use super::limit_args::LimitArgs;
 use super::target_args::TargetArgs;
 use super::{Context, Exit, Failure, OPERATOR_DEADLINE, check_gateway, policy};
 use crate::engine::clock::Micros;
+use crate::engine::durability::Confirmed;
 use crate::engine::failure::OnFailure;
 use crate::engine::identity::Identity;
 use crate::engine::limit::Cost;
 use crate::engine::limiter::{Asked, Demand, Limiter, Reached, Shadow, Verdict};
 use crate::engine::plan::{Attempt, Entry, Plan, plan};
 use crate::engine::store::{
-    Check, DEFAULT_IDEMPOTENCY_TTL, Idempotency, MemoryStore, RuleLimit, Store, StoreError,
+    Check, DEFAULT_IDEMPOTENCY_TTL, Idempotency, MemoryStore, RuleLimit, Several, Store, StoreError,
 };
 use crate::output::{SCHEMA, Tone, Untrusted, about, explain};
 
@@ -64,6 +65,7 @@ pub(super) struct Report<'a> {
     pub(super) algorithm: Option<&'a str>,
     pub(super) state: &'a str,
     pub(super) degraded: Option<&'a str>,
+    pub(super) replicas: Option<&'a Confirmed>,
     pub(super) shadow: &'a [Shadow],
 }
 
@@ -133,7 +135,8 @@ async fn by_rules(
         }
         _ => None,
     };
-    let store = Arc::new(open_store(args, context).await?);
+    let others = Several::new(open_store(args, context).await?).with_deadline(OPERATOR_DEADLINE);
+    let store = Arc::new(Store::Several(others));
     let on_failure = OnFailure::Tell;
     let limiter = Limiter { rules: in_force.rules.clone(), store, on_failure };
     let verdict = limiter.check(&attempt, &standings, demand).await.map_err(store_failure)?;
@@ -196,6 +199,7 @@ fn report<'a>(args: &'a Args, verdict: &'a Verdict) -> Report<'a> {
         state: decision
             .map_or(if verdict.allowed { "normal" } else { "throttled" }, |d| d.state().name()),
         degraded: None,
+        replicas: verdict.replicas.as_ref(),
         shadow: &verdict.shadow,
     }
 }
@@ -234,11 +238,18 @@ fn in_words(args: &Args, verdict: &Verdict, exempt: Option<&Entry>, context: &Co
         Reached::NoLimit if exempt.is_some() => {}
         Reached::NoLimit | Reached::NoPolicy => lines.push("  no rule limits this request".into()),
     }
+    lines.extend(verdict.replicas.as_ref().map(replicas_line));
     for shadow in &verdict.shadow {
         let would = if shadow.allowed { "would let it pass" } else { "would refuse it" };
         lines.push(format!("  shadow rule {} {would}", shadow.rule));
     }
     lines.join("\n") + "\n"
+}
+
+pub(super) fn replicas_line(told: &Confirmed) -> String {
+    let Confirmed { rule, wanted, confirmed } = told;
+    let (few, rule) = (if told.is_short() { "only " } else { "" }, Untrusted(rule));
+    format!("  {few}{confirmed} of {wanted} replicas that rule {rule} waits for have the charge")
 }
 
 fn lasts(entry: &Entry) -> String {

@@ -4,9 +4,10 @@ use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::check::{Args, Report, headline};
+use super::check::{Args, Report, headline, replicas_line};
 use super::{Context, Exit, Failure};
 use crate::engine::clock::Micros;
+use crate::engine::durability::Confirmed;
 use crate::engine::limiter::Shadow;
 use crate::output::{SCHEMA, Tone, Untrusted, about};
 
@@ -25,6 +26,7 @@ struct Told {
     algorithm: Option<String>,
     state: Option<String>,
     degraded: Option<String>,
+    replicas: Option<Confirmed>,
     shadow: Vec<Shadow>,
 }
 
@@ -68,6 +70,7 @@ fn report<'a>(args: &'a Args, told: &'a Told) -> Report<'a> {
         algorithm: told.algorithm.as_deref(),
         state: told.state.as_deref().unwrap_or(without_a_rule),
         degraded: told.degraded.as_deref(),
+        replicas: told.replicas.as_ref(),
         shadow: &told.shadow,
     }
 }
@@ -100,6 +103,7 @@ fn in_words(args: &Args, told: &Told, context: &Context) -> String {
         let degraded = context.paint(Tone::Bad, &format!("DEGRADED ({})", Untrusted(mode)));
         lines.push(format!("  {degraded}: the gateway's store does not answer"));
     }
+    lines.extend(told.replicas.as_ref().map(replicas_line));
     for shadow in &told.shadow {
         let would = if shadow.allowed { "would let it pass" } else { "would refuse it" };
         lines.push(format!("  shadow rule {} {would}", Untrusted(&shadow.rule)));

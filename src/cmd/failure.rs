@@ -46,6 +46,7 @@ impl From<StoreError> for Failure {
             | StoreError::Lost { .. }
             | StoreError::Refused { .. }
             | StoreError::Overloaded { .. }
+            | StoreError::Short { .. }
             | StoreError::Broken { .. } => Exit::Unreachable,
             StoreError::OtherCost => Exit::Usage,
         };

@@ -1,6 +1,7 @@
 //! `rlctl inspect`: every limit of an identity and how it stands, without touching anything.
 
 use std::io::{self, BufWriter, Write};
+use std::sync::Arc;
 
 use tokio::sync::OnceCell;
 
@@ -8,12 +9,14 @@ use super::inspect_report::{Report, in_csv, raw, words};
 use super::operate_args::{DialectArgs, Who, identities};
 use super::policy::{self, InForce};
 use super::printing::WatchArgs;
-use super::{Context, Exit, Failure, inspect_gateway};
+use super::{Context, Exit, Failure, OPERATOR_DEADLINE, inspect_gateway};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::plan::{Attempt, Origin, Plan, Question, plan};
+use crate::engine::policy::NamedStore;
 use crate::engine::registry::Subject;
 use crate::engine::rules::Target;
+use crate::engine::split::parts;
 use crate::engine::store::redis::Deployment;
 use crate::ops::layout::Layout;
 use crate::ops::look::{LookError, Looked, Wanted, look};
@@ -59,6 +62,8 @@ struct Desk<'a> {
     /// Named layouts; none: ours, then whatever is known.
     foreign: Option<Vec<Layout>>,
     in_force: Option<InForce>,
+    /// The stores that rules name, as far as they answer.
+    elsewhere: Vec<(Arc<NamedStore>, Deployment)>,
     ours: OnceCell<bool>,
 }
 
@@ -82,8 +87,12 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     if let Some(in_force) = &in_force {
         in_force.note_switches(context);
     }
+    let elsewhere = match &in_force {
+        Some(in_force) => elsewhere(in_force, context).await,
+        None => Vec::new(),
+    };
     let ours = OnceCell::new();
-    let desk = Desk { context, args: &args, deployment, foreign, in_force, ours };
+    let desk = Desk { context, args: &args, deployment, foreign, in_force, elsewhere, ours };
     let reads_stdin = args.identities.iter().any(|who| matches!(who, Who::Stdin));
     if reads_stdin && !args.watch.is_on() {
         let out = BufWriter::new(io::stdout());
@@ -150,7 +159,7 @@ impl Desk<'_> {
             return Ok(Report::of(identity, Subject::default(), Micros::ZERO, limits));
         }
         let looked = look(deployment, &self.context.prefix, identity).await?;
-        let report = self.of_ours(looked);
+        let report = self.of_ours(looked).await?;
         if !report.is_empty() || self.args.raw {
             return Ok(report);
         }
@@ -168,7 +177,7 @@ impl Desk<'_> {
         Ok(*self.ours.get_or_try_init(ask).await?)
     }
 
-    fn of_ours(&self, looked: Looked) -> Report {
+    async fn of_ours(&self, looked: Looked) -> Result<Report, Failure> {
         let (now, identity) = (looked.now, looked.identity.clone());
         let mut wanted = Vec::new();
         let mut tier = looked.subject.tier_at(now).map(String::from);
@@ -177,14 +186,38 @@ impl Desk<'_> {
             tier = by_rules.or(tier);
             wanted = limits;
         }
-        let limits = looked.buckets(&wanted);
+        let of = |name: Option<&str>, who: &Identity| -> Vec<Wanted> {
+            let of = wanted.iter().filter(|s| s.store.as_deref() == name && s.identity == *who);
+            of.map(|sought| sought.wanted.clone()).collect()
+        };
+        let mut limits = looked.buckets(&of(None, &identity));
+        let mut divided: Vec<&Identity> = Vec::new();
+        for Sought { identity: part, .. } in &wanted {
+            if *part != identity && !divided.contains(&part) {
+                divided.push(part);
+            }
+        }
+        let main = self.deployment.iter().map(|main| (None, main, Ok(self.context.prefix.clone())));
+        let others = self.elsewhere.iter().map(|(store, there)| {
+            (Some(store.name.as_str()), there, store.prefix().map_err(Failure::usage))
+        });
+        for (name, deployment, prefix) in main.chain(others) {
+            let prefix = prefix?;
+            let whole = name.is_some().then_some(&identity);
+            for who in whole.into_iter().chain(divided.iter().copied()) {
+                let wanted = of(name, who);
+                if name.is_some() || !wanted.is_empty() {
+                    limits.extend(look(deployment, &prefix, who).await?.buckets(&wanted));
+                }
+            }
+        }
         let unreadable =
             looked.records.as_ref().err().map(|error| {
                 format!("{} holds what is no quota of ours: {error}", looked.quota.key)
             });
         let raw = self.args.raw.then(|| raw(&looked));
         let report = Report::of(&identity, looked.subject, now, limits);
-        Report { tier, unreadable, raw, ..report }
+        Ok(Report { tier, unreadable, raw, ..report })
     }
 
     /// Says that nothing is known, and what to do about it.
@@ -216,13 +249,40 @@ impl Desk<'_> {
     }
 }
 
+/// A limit that a rule has for an identity, or for a part of it, and the store that counts it.
+struct Sought {
+    store: Option<String>,
+    identity: Identity,
+    wanted: Wanted,
+}
+
+/// Connections to the stores that rules name; of one that does not answer that is said.
+async fn elsewhere(in_force: &InForce, context: &Context) -> Vec<(Arc<NamedStore>, Deployment)> {
+    let mut open = Vec::new();
+    for store in &in_force.rules.policy().stores {
+        let connected = match store.address() {
+            Ok(address) => Deployment::connect(&address, OPERATOR_DEADLINE).await,
+            // It was read before.
+            Err(_) => continue,
+        };
+        match connected {
+            Ok(deployment) => open.push((store.clone(), deployment)),
+            Err(error) => {
+                let name = &store.name;
+                context.note(format!("what the store {name} counts is not shown: {error}"));
+            }
+        }
+    }
+    open
+}
+
 /// The tier, and every limit that a rule has for an identity somewhere.
 fn limits_by_rules(
     in_force: &InForce,
     identity: &Identity,
     subject: &Subject,
     now: Micros,
-) -> (Option<String>, Vec<Wanted>) {
+) -> (Option<String>, Vec<Sought>) {
     let rules = &in_force.rules;
     let standing = in_force.standing_of(identity, subject, now);
     let identities = [identity.clone()];
@@ -238,13 +298,29 @@ fn limits_by_rules(
     let of = |applied| Question::of(rules, applied, identity, tier, &standing, now);
     let mut wanted = Vec::new();
     for question in rules.anywhere(identity, tier, None).map(of) {
-        for (limit, source) in question.limits.iter().zip(&question.sources) {
-            let source = match source.origin {
-                Origin::Rule => "rule",
-                Origin::Tier { .. } => "tier",
-                Origin::Override { .. } => "override",
-            };
-            wanted.push(Wanted { limit: limit.clone(), source: source.into() });
+        let parts = parts(&question);
+        let mut all: Vec<_> = parts
+            .iter()
+            .enumerate()
+            .map(|(n, part)| {
+                let which = format!(", part {} of {}", n + 1, parts.len());
+                (part.identity.clone(), part.limits.clone(), which)
+            })
+            .collect();
+        if all.is_empty() {
+            all.push((identity.clone(), question.limits.clone(), String::new()));
+        }
+        for (who, limits, which) in all {
+            for (limit, source) in limits.into_iter().zip(&question.sources) {
+                let source = match source.origin {
+                    Origin::Rule => "rule",
+                    Origin::Tier { .. } => "tier",
+                    Origin::Override { .. } => "override",
+                };
+                let (store, identity) = (question.store.map(String::from), who.clone());
+                let wanted_here = Wanted { limit, source: format!("{source}{which}") };
+                wanted.push(Sought { store, identity, wanted: wanted_here });
+            }
         }
     }
     (asked.tier, wanted)

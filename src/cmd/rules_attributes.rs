@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::engine::concurrency::AtOnce;
+use crate::engine::durability::{OnShort, Replicas};
 use crate::engine::limit::Algorithm;
 use crate::engine::policy::{
     Breaker, GatewaySettings, IdentitySources, LimitSpec, Listed, Policy, ResponseSettings, Rule,
@@ -54,6 +55,8 @@ pub(super) fn rule_in_words(rule: &Rule) -> String {
         ("missing", "allow"),
         ("concurrency", "any"),
         ("idempotency", "none"),
+        ("replicas", "none"),
+        ("store", "the main one"),
     ]
     .map(|(what, text)| (what.to_string(), text.to_string()))
     .into();
@@ -91,6 +94,8 @@ pub(super) fn scope(rule: &Rule) -> Attributes {
         ("also", rule.also.to_string()),
         ("missing", if rule.reject_missing { "reject".into() } else { "allow".to_string() }),
         ("concurrency", at_once_in_words(rule)),
+        ("replicas", replicas_in_words(rule)),
+        ("store", rule.store.clone().unwrap_or_else(|| "the main one".into())),
         ("idempotency", if rule.honours_idempotency { "header" } else { "none" }.into()),
     ]
     .map(|(name, text)| (name.to_string(), text))
@@ -101,9 +106,19 @@ fn at_once_in_words(rule: &Rule) -> String {
     rule.at_once.map_or("any".into(), |AtOnce { max, wait }| format!("{max}, waiting {wait}"))
 }
 
+fn replicas_in_words(rule: &Rule) -> String {
+    rule.replicas.map_or("none".into(), |Replicas { n, timeout, on_short }| {
+        let then = match on_short {
+            OnShort::Mark => "marked",
+            OnShort::Fail => "refused",
+        };
+        format!("{n} within {timeout}, {then} without")
+    })
+}
+
 /// What holds for the whole policy. The fields are named, so that none is forgotten.
 pub(super) fn settings(policy: &Policy) -> Attributes {
-    let Policy { default_tier, defaults, identity, gateway, domains, .. } = policy;
+    let Policy { default_tier, defaults, identity, gateway, domains, stores, .. } = policy;
     let mut all = Attributes::new();
     let mut add = |name: &str, text: String| drop(all.insert(name.into(), text));
     add("default_tier", or_none(default_tier.as_ref()));
@@ -133,6 +148,14 @@ pub(super) fn settings(policy: &Policy) -> Attributes {
     add("identity tier", or_none(tier_header.as_ref()));
     add("identity trusted_proxies", joined(trusted_proxies, "none"));
     add("identity ipv6_prefix", ipv6_prefix.to_string());
+    for store in stores {
+        let (name, deadline) = (&store.name, store.deadline.unwrap_or(defaults.deadline));
+        add(&format!("store {name}"), format!("{:?}", store.url));
+        add(&format!("store {name} prefix"), store.prefix.clone());
+        add(&format!("store {name} connections"), store.connections.to_string());
+        add(&format!("store {name} connect_timeout"), store.connect_timeout.to_string());
+        add(&format!("store {name} deadline"), deadline.to_string());
+    }
     for (domain, rules) in domains {
         add(&format!("domain {domain}"), joined(rules, "none"));
     }

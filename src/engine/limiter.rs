@@ -8,12 +8,14 @@ use smallvec::{SmallVec, smallvec};
 
 use super::clock::Micros;
 use super::concurrency::{Busy, Concurrency, Place};
+use super::durability::{self, Confirmed, OnShort};
 use super::failure::{Degraded, Local, OnFailure};
 use super::identity::Identity;
 use super::limit::{Cost, Decision, deciding};
 use super::plan::{Attempt, Entry, Plan, Question, Questions, Source, Standing, plan};
 use super::policy::OnStoreError;
 use super::rules::Rules;
+use super::split::Said;
 use super::store::{Answer, Charge, Check, Idempotency, RuleLimit, Settlement, Store, StoreError};
 
 /// Takes decisions by a policy, on a store.
@@ -35,6 +37,8 @@ pub struct Verdict {
     pub reached: Reached,
     /// The store could not answer for all of it.
     pub degraded: Option<Degraded>,
+    /// What replicas said of the charge, where a rule waits for them.
+    pub replicas: Option<Confirmed>,
     /// The tier the request was given.
     pub tier: Option<String>,
     /// What shadow rules would have said; empty when the enforced ones refused.
@@ -106,7 +110,7 @@ pub struct Demand<'a> {
 /// What became of earlier questions to the store for the same request.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
-    /// It is known not to answer, so that nobody waits for it twice.
+    /// The one that names no other is known not to answer, so that nobody waits for it twice.
     pub(super) unreachable: Option<StoreError>,
     /// So much of the time that the store has for a request is gone.
     pub(super) spent: Duration,
@@ -173,23 +177,20 @@ impl Limiter {
         &self,
         questions: &Questions<'_>,
         demand: Demand<'_>,
-        Asking { unreachable, spent }: Asking,
+        asking: Asking,
     ) -> Result<Verdict, StoreError> {
-        let checks: SmallVec<[Check<'_>; 2]> =
-            questions.enforced.iter().map(|q| check(q, demand)).collect();
-        let answers: Answers = match (unreachable, checks.as_slice()) {
-            (Some(error), all) => all.iter().map(|_| Err(error.clone())).collect(),
-            (None, [only]) => smallvec![self.store.check_after(only, spent).await],
-            (None, several) => {
-                let all = several.iter().map(|check| self.store.check_after(check, spent));
-                join_all(all).await.into_iter().collect()
-            }
+        let ask = |question| self.ask(question, demand, &asking, Question::confirm(question));
+        let said: SmallVec<[Said; 2]> = match questions.enforced.as_slice() {
+            [only] => smallvec![ask(only).await],
+            several => join_all(several.iter().map(ask)).await.into_iter().collect(),
         };
-        let charges: Vec<Charge> = answers
-            .iter()
-            .zip(&checks)
-            .filter_map(|(answer, check)| answer.as_ref().ok()?.charge_unless_replayed(check))
-            .collect();
+        let (answers, mut charges): (Answers, SmallVec<[Option<Charge>; 2]>) = said
+            .into_iter()
+            .map(|said| match said {
+                Ok((answer, charge)) => (Ok(answer), charge),
+                Err(error) => (Err(error), None),
+            })
+            .unzip();
         let rejected = answers.iter().any(|answer| answer.as_ref().is_ok_and(|a| !a.allowed()));
         let failed = answers.iter().find_map(|answer| answer.as_ref().err().cloned());
         let verdict = match failed {
@@ -202,14 +203,48 @@ impl Limiter {
             },
             _ => Ok(Verdict::by(!rejected, reached(questions, &answers))),
         };
-        if verdict.as_ref().is_ok_and(|verdict| verdict.allowed) {
-            return verdict.map(|verdict| Verdict { charges, ..verdict });
-        }
+        let verdict = match (verdict, durability::outcome(&questions.enforced, &answers)) {
+            (Ok(passed), Some((short, OnShort::Fail))) if passed.allowed && short.is_short() => {
+                let answers = questions.enforced.iter().zip(&answers);
+                for ((question, answer), charge) in answers.zip(&mut charges) {
+                    // Nobody knows which replicas will have it in the end, so it stands.
+                    charge.take_if(|_| answer.as_ref().is_ok_and(|a| question.is_short(a)));
+                }
+                self.refuse_short(questions, short)
+            }
+            (Ok(passed), replicas) if passed.allowed => {
+                let charges = charges.into_iter().flatten().collect();
+                return Ok(Verdict { charges, replicas: replicas.map(|(told, _)| told), ..passed });
+            }
+            (verdict, _) => verdict,
+        };
         // What cannot be given back stays charged: the safe side, and no reason to answer anything
         // else.
-        let refunds = charges.iter().map(|c| self.store.settle(c, Settlement::Refund, demand.at));
+        let refunds = charges.iter().flatten();
+        let refunds = refunds.map(|c| self.store.settle(c, Settlement::Refund, demand.at));
         drop(join_all(refunds).await);
         verdict
+    }
+
+    /// Too few replicas have a charge whose rule cannot have that.
+    fn refuse_short(
+        &self,
+        questions: &Questions<'_>,
+        short: Confirmed,
+    ) -> Result<Verdict, StoreError> {
+        let why = short.error();
+        let of_rule = |question: &Question<'_>| {
+            let limit = question.limits.iter().find(|limit| limit.rule() == short.rule)?;
+            Some(Reached::Unanswered { identity: question.identity.clone(), limit: limit.clone() })
+        };
+        match (&self.on_failure, questions.enforced.iter().find_map(of_rule)) {
+            (OnFailure::ByRule(_), Some(reached)) => Ok(Verdict {
+                degraded: Some(Degraded { mode: OnStoreError::Closed, why }),
+                replicas: Some(short),
+                ..Verdict::by(false, reached)
+            }),
+            _ => Err(why),
+        }
     }
 
     /// A shadow that cannot be asked is not heard: it never changes the answer.
@@ -221,7 +256,8 @@ impl Limiter {
     ) -> Vec<Shadow> {
         let demand = Demand { idempotency: None, ..demand };
         let asked = questions.shadow.iter().map(|question| async move {
-            let answer = self.store.check_after(&check(question, demand), spent).await.ok()?;
+            let asking = Asking { unreachable: None, spent };
+            let (answer, _) = self.ask(question, demand, &asking, None).await.ok()?;
             let rule = question.sources.first()?.rule.name.clone();
             Some(Shadow { rule, allowed: answer.allowed() })
         });
@@ -229,7 +265,7 @@ impl Limiter {
     }
 }
 
-fn check<'a>(question: &'a Question<'_>, demand: Demand<'a>) -> Check<'a> {
+pub(super) fn check<'a>(question: &'a Question<'_>, demand: Demand<'a>) -> Check<'a> {
     Check {
         identity: question.identity,
         limits: &question.limits,
@@ -341,6 +377,7 @@ impl Verdict {
             observed: false,
             reached,
             degraded: None,
+            replicas: None,
             tier: None,
             shadow: Vec::new(),
             charges: Vec::new(),

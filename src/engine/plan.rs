@@ -68,17 +68,19 @@ pub enum Plan<'a> {
 #[derive(Debug, Default)]
 pub struct Questions<'a> {
     pub tier: Option<String>,
-    /// One for each identity that has limits: all of them in one step.
+    /// One for each identity that has limits, and store that counts them: all of them in one step.
     pub enforced: SmallVec<[Question<'a>; 2]>,
     /// One for each shadow rule and identity.
     pub shadow: Vec<Question<'a>>,
     pub exempt: Vec<(&'a Identity, Entry)>,
 }
 
-/// The limits of one identity.
+/// The limits of one identity that one store counts.
 #[derive(Debug)]
 pub struct Question<'a> {
     pub identity: &'a Identity,
+    /// By name; none: the one that counts what names no other.
+    pub store: Option<&'a str>,
     pub limits: Vec<Arc<RuleLimit>>,
     /// For each of them, whose it is.
     pub sources: Vec<Source<'a>>,
@@ -142,13 +144,27 @@ impl<'a> Questions<'a> {
     ) {
         let applying =
             rules.applying(identity, attempt.identities, self.tier.as_deref(), attempt.target);
-        let mut all = Question { identity, limits: Vec::new(), sources: Vec::new() };
+        let first = self.enforced.len();
         for applied in applying.enforced {
-            all.add(rules, applied, self.tier.as_deref(), standing, now);
+            let tier = self.tier.as_deref();
+            let store = applied.rule.store.as_deref();
+            // What one store counts is decided in one step.
+            let beside = self.enforced[first..].iter_mut().find(|question| {
+                question.store == store && !question.is_split() && applied.rule.split.is_none()
+            });
+            match beside {
+                Some(question) => question.add(rules, applied, tier, standing, now),
+                None => {
+                    let question = Question::of(rules, applied, identity, tier, standing, now);
+                    self.enforced.push(question);
+                }
+            }
         }
-        if !all.limits.is_empty() {
-            self.enforced.push(all);
-        }
+        let mut number = 0;
+        self.enforced.retain(|question| {
+            number += 1;
+            number <= first || !question.limits.is_empty()
+        });
         for applied in applying.shadow {
             let tier = self.tier.as_deref();
             let alone = Question::of(rules, applied, identity, tier, standing, now);
@@ -160,6 +176,11 @@ impl<'a> Questions<'a> {
 }
 
 impl<'a> Question<'a> {
+    /// It is the only one of its rule then: others have no part in it.
+    fn is_split(&self) -> bool {
+        self.sources.iter().any(|source| source.rule.split.is_some())
+    }
+
     /// The limits of one rule for one identity.
     pub fn of(
         rules: &'a Rules,
@@ -169,7 +190,8 @@ impl<'a> Question<'a> {
         standing: &Standing,
         now: Micros,
     ) -> Question<'a> {
-        let mut question = Question { identity, limits: Vec::new(), sources: Vec::new() };
+        let store = applied.rule.store.as_deref();
+        let mut question = Question { identity, store, limits: Vec::new(), sources: Vec::new() };
         question.add(rules, applied, tier, standing, now);
         question
     }

@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use super::clock::Micros;
 use super::concurrency::AtOnce;
+use super::durability::Replicas;
 use super::identity::{Dimension, Identity, Pattern};
 pub use super::limit::OnChange;
 use super::limit::{Algorithm, Cost, Limit};
+use super::store::keys::{Prefix, PrefixError};
+use super::store::redis::{RedisAddress, RedisAddressError, without_secrets};
 
 /// A whole policy, checked: every name in it exists, every limit is within range.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +25,8 @@ pub struct Policy {
     pub rules: Vec<Rule>,
     pub exempt: Vec<Listed>,
     pub block: Vec<Listed>,
+    /// Stores besides the one that the process was started with.
+    pub stores: Vec<Arc<NamedStore>>,
     pub gateway: GatewaySettings,
     /// Envoy's domains, and which rules each means.
     pub domains: HashMap<String, Vec<String>>,
@@ -169,11 +174,57 @@ pub struct Rule {
     pub reject_missing: bool,
     /// How many requests of one identity may be under way in one gateway.
     pub at_once: Option<AtOnce>,
+    /// What replicas shall confirm before a charge is answered for.
+    pub replicas: Option<Replicas>,
+    /// The name of the store that counts; none: the one that the process was started with.
+    pub store: Option<String>,
+    /// How many buckets one identity has; none: one.
+    pub split: Option<u32>,
     /// A client's `Idempotency-Key` is believed.
     pub honours_idempotency: bool,
     /// This process's part of the limits under `local`; none: by the number of gateways.
     pub local_share: Option<f64>,
     pub place: Place,
+}
+
+/// A Redis that rules name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedStore {
+    pub name: String,
+    pub url: StoreUrl,
+    pub prefix: String,
+    /// To each of its servers.
+    pub connections: u32,
+    pub connect_timeout: Micros,
+    /// None: that of the defaults.
+    pub deadline: Option<Micros>,
+    pub place: Place,
+}
+
+impl NamedStore {
+    pub fn address(&self) -> Result<RedisAddress, RedisAddressError> {
+        RedisAddress::parse(&self.url.0, None)
+    }
+
+    pub fn prefix(&self) -> Result<Prefix, PrefixError> {
+        Prefix::new(&self.prefix)
+    }
+}
+
+/// With its password, which it never shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreUrl(String);
+
+impl StoreUrl {
+    pub fn new(url: &str) -> StoreUrl {
+        StoreUrl(url.into())
+    }
+}
+
+impl std::fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&without_secrets(&self.0))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -17,6 +17,7 @@ use super::identity::{Dimension, Identity, Pattern};
 pub use super::path::{PathError, normal_path};
 use super::patterns::Patterns;
 use super::policy::{Endpoint, LimitSpec, Policy, Rule, RuleLimits};
+use super::split::Turns;
 use super::store::RuleLimit;
 pub use domain::Instead;
 use lists::Lists;
@@ -50,6 +51,7 @@ pub struct Rules {
     /// Rules that refuse requests without an identity of their dimension.
     insisting: Vec<usize>,
     lists: Arc<Lists>,
+    pub(super) turns: Turns,
 }
 
 /// The limits of one rule under the names of their buckets.
@@ -153,7 +155,7 @@ impl Rules {
             finder.add(number, rule);
         }
         let dimensions = dimensions.into_iter().collect();
-        Rules { policy, dimensions, limits, insisting: Vec::new(), lists }
+        Rules { policy, dimensions, limits, insisting: Vec::new(), lists, turns: Turns::default() }
     }
 
     pub fn policy(&self) -> &Arc<Policy> {

@@ -2,6 +2,7 @@
 //! gRPC. Pure.
 
 use crate::engine::clock::Micros;
+use crate::engine::durability::Confirmed;
 use crate::engine::limit::{Algorithm, QuotaState};
 use crate::engine::limiter::{Reached, Shadow, Verdict};
 
@@ -25,6 +26,8 @@ pub struct Answer {
     pub state: Option<QuotaState>,
     /// Which failure mode answered in place of the store.
     pub degraded: Option<&'static str>,
+    /// What replicas said of the charge, where a rule waits for them.
+    pub replicas: Option<Confirmed>,
     pub shadow: Vec<Shadow>,
 }
 
@@ -75,6 +78,7 @@ impl Answer {
             algorithm: None,
             state: None,
             degraded: verdict.degraded.as_ref().map(|degraded| degraded.mode.name()),
+            replicas: verdict.replicas.clone(),
             shadow: verdict.shadow.clone(),
         };
         // What cannot be known is not told: under `open` nothing was counted.

@@ -87,6 +87,8 @@ pub struct RuleStats {
     pub took: Histogram,
     /// Refused because too much was under way.
     pub busy: AtomicU64,
+    /// Charges that enough replicas confirmed, and that too few did.
+    pub replicas: [AtomicU64; 2],
     /// Who it refuses; only of rules that do.
     pub(super) refused: OnceLock<Box<Mutex<Sketch>>>,
 }
@@ -99,6 +101,7 @@ impl RuleStats {
             told: Counters::default(),
             took: Histogram::default(),
             busy: AtomicU64::new(0),
+            replicas: Default::default(),
             refused: OnceLock::new(),
         })
     }

@@ -58,6 +58,9 @@ pub fn tell_limits(
     }
     if let Some(mode) = answer.degraded {
         headers.insert(X_STATUS, degraded(mode));
+    } else if let Some(told) = answer.replicas.as_ref().filter(|told| told.is_short()) {
+        let text = format!("unconfirmed;replicas={};wanted={}", told.confirmed, told.wanted);
+        headers.extend(HeaderValue::try_from(text).map(|value| (X_STATUS, value)));
     }
 }
 
@@ -142,6 +145,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::engine::durability::Confirmed;
     use crate::engine::failure::Degraded;
     use crate::engine::identity::Identity;
     use crate::engine::limit::{Algorithm, Cost, Limit};
@@ -246,6 +250,13 @@ mod tests {
         let local = told(&local, BOTH);
         assert!(local.contains(&"x-ratelimit-status: degraded;mode=local".into()));
         assert!(local.contains(&"x-ratelimit-remaining: 99".into()));
+        let mut short = verdict(&["100/1m"], 1);
+        let of = |confirmed| Confirmed { rule: "per-user".into(), wanted: 2, confirmed };
+        short.replicas = Some(of(1));
+        let mark = "x-ratelimit-status: unconfirmed;replicas=1;wanted=2";
+        assert!(told(&short, BOTH).contains(&mark.into()));
+        short.replicas = Some(of(2));
+        assert!(!told(&short, BOTH).iter().any(|line| line.starts_with("x-ratelimit-status")));
         let nobody = told(&Verdict::by(true, Reached::NoPolicy), BOTH);
         assert!(nobody.contains(&"x-ratelimit-status: degraded;mode=open".into()));
     }

@@ -12,7 +12,7 @@ use crate::engine::clock::Micros;
 use crate::engine::histogram::{BOUNDS_US, Counts};
 use crate::engine::limit::QuotaState;
 use crate::engine::store::redis::{Meter, Shard};
-use crate::engine::store::{MemoryStore, Store};
+use crate::engine::store::{MemoryStore, One, Store};
 
 impl Stats {
     pub fn metrics(&self, gateway: &Gateway, now: Micros) -> String {
@@ -60,6 +60,16 @@ impl Stats {
             let busy = rule.busy.load(Ordering::Relaxed);
             if busy > 0 {
                 text.sample(name, &[("rule", &rule.name)], busy);
+            }
+        }
+        let name = "rlctl_replicas_total";
+        text.family(name, "counter", "Charges that a rule waits for replicas with, by what came.");
+        for (_, rule) in used() {
+            let [confirmed, short] = rule.replicas.each_ref().map(|n| n.load(Ordering::Relaxed));
+            if confirmed + short > 0 {
+                for (outcome, count) in [("confirmed", confirmed), ("short", short)] {
+                    text.sample(name, &[("rule", &rule.name), ("outcome", outcome)], count);
+                }
             }
         }
         text.family("rlctl_decision_seconds", "histogram", "Time that a decision took, by rule.");
@@ -231,7 +241,7 @@ fn stores(text: &mut Text, store: &Store) {
 
 fn memory(text: &mut Text, gateway: &Gateway) {
     let mut stores: Vec<(&str, &MemoryStore)> = Vec::new();
-    if let Store::Memory(store) = &*gateway.limiter.store {
+    if let One::Memory(store) = gateway.limiter.store.one() {
         stores.push(("memory", store));
     }
     stores.push(("local", gateway.local.store()));

@@ -45,6 +45,7 @@ use crate::engine::plan::Attempt;
 use crate::engine::policy::OnStoreError;
 use crate::engine::quota_watch::QuotaWatch;
 use crate::engine::registry::Registry;
+use crate::engine::split;
 use crate::engine::store::{Settlement, StoreError};
 pub use answer::{Answer, Outcome};
 pub use open::{Backing, PolicySource};
@@ -209,7 +210,16 @@ impl Gateway {
         rule: Option<&str>,
     ) -> Result<usize, StoreError> {
         self.local.reset(identity, rule);
-        self.limiter.store.reset(identity, rule).await
+        let store = &self.limiter.store;
+        let forgotten = store.reset(identity, rule).await?;
+        // Where a rule divides it, all of its parts.
+        let current = self.limiter.policy.current();
+        let rules = current.iter().flat_map(|current| &current.rules.policy().rules);
+        let most = rules.filter_map(|rule| rule.split).max().unwrap_or_default();
+        let parts: Vec<Identity> =
+            (0..u64::from(most)).filter_map(|n| split::name(identity, n)).collect();
+        let all = join_all(parts.iter().map(|part| store.reset(part, rule))).await;
+        all.into_iter().try_fold(forgotten, |sum, one| Ok(sum + one?))
     }
 
     /// Whether requests should be sent here: not before there is a policy, nor at the end. A Redis

@@ -2,6 +2,7 @@
 //! that whoever decides need not tell.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use super::Gateway;
 use super::events::{Event, Kind, Level};
@@ -18,6 +19,9 @@ pub(super) struct Noticed {
     policy_trouble: bool,
     shards: BTreeMap<String, Shard>,
     degraded_since: Option<Micros>,
+    /// Confirmed and short.
+    replicas: [u64; 2],
+    short_since: Option<Micros>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +46,7 @@ impl Noticed {
         self.look_at_policy(gateway, now, &mut events);
         self.look_at_store(gateway, now, &mut events);
         self.look_at_decisions(tally, why, now, &mut events);
+        self.look_at_replicas(gateway, now, &mut events);
         events
     }
 
@@ -123,6 +128,30 @@ impl Noticed {
                 }
                 _ => {}
             }
+        }
+    }
+
+    fn look_at_replicas(&mut self, gateway: &Gateway, now: Micros, events: &mut Vec<Event>) {
+        let counts = gateway.stats.replicas.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let was = std::mem::replace(&mut self.replicas, counts);
+        let [confirmed, short] = [counts[0] - was[0], counts[1] - was[1]];
+        let mut tell = |level, text| events.push(Event::new(now, Kind::Store, level, text));
+        match self.short_since {
+            None if short > 0 => {
+                self.short_since = Some(now);
+                let text =
+                    format!("too few replicas confirm what was charged: {short} in a second");
+                tell(Level::Warning, text);
+            }
+            Some(since) if short == 0 && confirmed > 0 => {
+                self.short_since = None;
+                let lasted = about(now.saturating_sub(since));
+                tell(
+                    Level::Info,
+                    format!("replicas confirm what is charged again, after {lasted}"),
+                );
+            }
+            _ => {}
         }
     }
 

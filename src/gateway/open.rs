@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use super::{About, Gateway};
@@ -62,8 +63,14 @@ impl Gateway {
             PolicySource::Published => LivePolicy::follow_published(&view).await,
             PolicySource::Given { name, text } => LivePolicy::given(name, text, &view),
         };
+        let store = Arc::new(store.with_others());
+        if let Some(current) = policy.current() {
+            store.follow(current.rules.policy());
+            join_all(store.others().iter().map(|(_, other)| other.tried(Some(FIRST_CONTACT))))
+                .await;
+        }
         let on_failure = OnFailure::ByRule(local.clone());
-        let limiter = LiveLimiter { policy, view, store: Arc::new(store), on_failure };
+        let limiter = LiveLimiter { policy, view, store, on_failure };
         Gateway::new(limiter, registry, local, about)
     }
 }

@@ -42,6 +42,8 @@ pub struct Stats {
     pub clock_jumps: AtomicU64,
     /// Into `normal`, `warning`, `throttled`.
     pub transitions: [AtomicU64; 3],
+    /// Charges that enough replicas confirmed, and that too few did.
+    pub replicas: [AtomicU64; 2],
     /// Until an upstream's answer begins.
     pub upstream: Histogram,
     /// Requests that are being answered.
@@ -78,6 +80,7 @@ impl Stats {
             rules: RuleTable::default(),
             clock_jumps: AtomicU64::new(0),
             transitions: Default::default(),
+            replicas: Default::default(),
             upstream: Histogram::default(),
             inflight: AtomicU64::new(0),
             shed: AtomicU64::new(0),
@@ -134,6 +137,12 @@ impl Stats {
         for shadow in verdict.shadow.iter().filter(|shadow| !shadow.allowed) {
             let count = |rule: &RuleStats| rule.count(Counted::ShadowRejected, told.mode);
             self.rules.with(&shadow.rule, count);
+        }
+        if let Some(told) = &verdict.replicas {
+            let outcome = usize::from(told.is_short());
+            self.replicas[outcome].fetch_add(1, Ordering::Relaxed);
+            let count = |rule: &RuleStats| rule.replicas[outcome].fetch_add(1, Ordering::Relaxed);
+            self.rules.with(&told.rule, count);
         }
         if let Some(degraded) = &verdict.degraded {
             // The first of a second says why.

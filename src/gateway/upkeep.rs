@@ -1,6 +1,7 @@
 //! What a gateway does beside answering: says that it is there, hears who else is, and follows the
 //! policy in what is not a matter of rules.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Gateway;
 use crate::engine::clock::Micros;
 use crate::engine::registry::Member;
-use crate::engine::store::Store;
+use crate::engine::store::One;
 use crate::engine::store::redis::Lookout;
 
 /// Often enough that a gateway which misses two of them still counts as there.
@@ -32,9 +33,9 @@ impl Gateway {
     /// Goes by what the policy says of the store.
     fn follow_policy(&self) {
         if let Some(current) = self.limiter.policy.current() {
-            let defaults = &current.rules.policy().defaults;
-            self.limiter.store.set_deadline(defaults.deadline);
-            self.limiter.store.set_breaker(defaults.breaker);
+            let policy = current.rules.policy();
+            let defaults = &policy.defaults;
+            self.limiter.store.follow(policy);
             self.limiter.view.set_deadline(defaults.deadline);
             self.limiter.view.set_breaker(defaults.breaker);
         }
@@ -84,15 +85,21 @@ async fn keep_up(gateway: Weak<Gateway>) {
 /// How far replicas are behind and whether sentinels have their quorum: what a failover would cost,
 /// before there is one.
 async fn look_around(gateway: Weak<Gateway>) {
-    let mut lookout = Lookout::default();
+    let mut lookouts: HashMap<String, Lookout> = HashMap::new();
     let mut ticks = interval(LOOK_AROUND);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let Some(gateway) = gateway.upgrade() else { return };
-        match &*gateway.limiter.store {
-            Store::Redis(store) => store.look_around(&mut lookout).await,
-            Store::Memory(_) | Store::Simulated(_) => return,
+        let store = &gateway.limiter.store;
+        let others = store.others();
+        // Those that are not there any more are let go.
+        lookouts.retain(|name, _| name.is_empty() || others.iter().any(|(other, _)| other == name));
+        let main = [("", store)].into_iter();
+        for (name, store) in main.chain(others.iter().map(|(name, store)| (name.as_str(), store))) {
+            if let One::Redis(store) = store.one() {
+                store.look_around(lookouts.entry(name.into()).or_default()).await;
+            }
         }
     }
 }

@@ -310,6 +310,7 @@ fn of_rule(rule: &Rule, dimensions: Vec<Dimension>) -> Policy {
         rules: rules.collect(),
         exempt: Vec::new(),
         block: Vec::new(),
+        stores: Vec::new(),
         gateway: Default::default(),
         domains: Default::default(),
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Decision, Limit};
-use crate::engine::store::{Check, RuleLimit, Store, StoreError};
+use crate::engine::store::{Check, One, RuleLimit, Store, StoreError};
 use crate::traffic::trace::Request;
 
 /// Requests that travel to the store together.
@@ -91,9 +91,9 @@ impl Replay {
 
     /// Removes what the trace left in its store.
     pub async fn clean_up(self) -> Result<(), StoreError> {
-        match &self.store {
-            Store::Memory(_) | Store::Simulated(_) => Ok(()),
-            Store::Redis(store) => store.remove(self.keys.iter()).await,
+        match self.store.one() {
+            One::Memory(_) | One::Simulated(_) => Ok(()),
+            One::Redis(store) => store.remove(self.keys.iter()).await,
         }
     }
 }

@@ -10,6 +10,8 @@ use Shape::{Any, Choice, Count, Duration, Flag, HeaderName, List, Map, Name, Pat
 const MAX_SOME: u64 = 1_000_000;
 const HOUR: Micros = Micros::HOUR;
 const WEEK: Micros = Micros(7 * Micros::DAY.0);
+/// Longer than anybody waits for an answer.
+const TEN_SECONDS: Micros = Micros(10 * Micros::SECOND.0);
 const MS: Micros = Micros::MILLISECOND;
 
 const fn field(key: &'static str, shape: Shape, example: &'static str) -> Field {
@@ -37,7 +39,7 @@ pub(super) const FILE: TableShape = TableShape {
         field("block", List(&Shape::Table(&BLOCK)), "[[block]]"),
         field("gateway", Shape::Table(&GATEWAY), "[gateway]"),
         field("domains", Map(&NAMES), "edge = [\"per-ip\"]"),
-        field("stores", Shape::Named(&STORE), "[stores.premium]").for_later(),
+        field("stores", Shape::Named(&STORE), "[stores.premium]"),
         field("response", Shape::Table(&RESPONSE), "[response]"),
         field("upstream", List(&Shape::Table(&UPSTREAM)), "[[upstream]]"),
         field("cors", Shape::Table(&CORS), "[cors]"),
@@ -139,9 +141,9 @@ pub(super) const RULE: TableShape = TableShape {
         field("shadow", Flag, "shadow = true"),
         field("enabled", Flag, "enabled = false"),
         field("also", Flag, "also = true"),
-        field("store", Name, "store = \"premium\"").for_later(),
-        field("replicas", Shape::Table(&REPLICAS), "replicas = { n = 1 }").for_later(),
-        field("split", Count(2..=1024), "split = 8").for_later(),
+        field("store", Name, "store = \"premium\""),
+        field("replicas", Shape::Table(&REPLICAS), "replicas = { n = 1 }"),
+        field("split", Count(2..=64), "split = 8"),
         field("hot", Shape::Table(&HOT), "hot = { threshold = \"10k/s\" }").for_later(),
         field("concurrency", Shape::Table(&CONCURRENCY), "concurrency = { max = 20 }"),
         field("idempotency", Choice(&["header"]), "idempotency = \"header\""),
@@ -156,7 +158,7 @@ const REPLICAS: TableShape = TableShape {
     what: "replicas",
     fields: &[
         field("n", Count(1..=64), "n = 1").required(),
-        field("timeout", Duration(MS, Micros::MINUTE), "timeout = \"10ms\""),
+        field("timeout", Duration(MS, TEN_SECONDS), "timeout = \"10ms\""),
         field("on_short", Choice(&["mark", "fail"]), "on_short = \"mark\""),
     ],
 };
@@ -217,7 +219,7 @@ const STORE: TableShape = TableShape {
     fields: &[
         field("url", Url, "url = \"redis://10.0.0.5:6379\"").required(),
         field("prefix", Text, "prefix = \"rl1:\""),
-        field("connections", Count(1..=1024), "connections = 4"),
+        field("connections", Count(1..=64), "connections = 4"),
         field("connect_timeout", Duration(MS, Micros::MINUTE), "connect_timeout = \"1s\""),
         field("deadline", Duration(MS, Micros::MINUTE), "deadline = \"50ms\""),
     ],

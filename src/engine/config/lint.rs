@@ -31,6 +31,12 @@ pub(super) fn lint(policy: &Policy, spans: &Spans, now: Micros, findings: &mut F
     for (tier, span) in policy.tiers.iter().zip(spans.tiers.iter().copied()) {
         warn_of_unused(tier, policy, span, findings);
     }
+    for (store, span) in policy.stores.iter().zip(spans.stores.iter().copied()) {
+        if !policy.rules.iter().any(|rule| rule.store.as_ref() == Some(&store.name)) {
+            let message = format!("no rule uses the store `{}`", store.name);
+            findings.warn(span, message, "give a rule store = \"…\", or remove it");
+        }
+    }
     warn_of_ended("block", &policy.block, &spans.block, now, findings);
     warn_of_ended("exemption", &policy.exempt, &spans.exempt, now, findings);
 }
@@ -134,6 +140,10 @@ fn warn_of_idle_keys(rule: &Rule, span: Span, findings: &mut Findings<'_>) {
         let message = format!("`also` does nothing in the shadow rule `{name}`");
         findings.warn(span, message, "shadow rules never compete; remove one of the two");
     }
+    if rule.shadow && rule.replicas.is_some() {
+        let message = format!("`replicas` does nothing in the shadow rule `{name}`");
+        findings.warn(span, message, "nobody waits for a shadow; remove one of the two");
+    }
     if rule.shadow && rule.reject_missing {
         let message = format!("`missing` does nothing in the shadow rule `{name}`");
         findings.warn(span, message, "shadow rules never reject; remove one of the two");
@@ -143,6 +153,19 @@ fn warn_of_idle_keys(rule: &Rule, span: Span, findings: &mut Findings<'_>) {
 fn warn_of_cost(rule: &Rule, limits: &[LimitSpec], span: Span, findings: &mut Findings<'_>) {
     let least = limits.iter().map(|spec| &spec.limit).filter(|limit| limit.requests() > 0);
     let Some(limit) = least.min_by_key(|limit| limit.capacity()) else { return };
+    if let Some(parts) = rule.split.map(u64::from)
+        && parts > limit.capacity().min(limit.requests())
+    {
+        let message = format!("{limit} is too small for {parts} parts");
+        findings.warn(span, message, "there are as many as it has requests; lower `split`");
+    } else if let Some(parts) = rule.split.map(u64::from)
+        && rule.cost.get() > limit.capacity() / parts
+        && rule.cost.get() <= limit.capacity()
+    {
+        let (cost, most) = (rule.cost.get(), limit.capacity() / parts);
+        let message = format!("no request passes: it costs {cost}, and a part has room for {most}");
+        findings.warn(span, message, "lower `split` or the cost, or raise the limit or its burst");
+    }
     if rule.cost.get() > limit.capacity() {
         let (cost, most) = (rule.cost.get(), limit.capacity());
         let message =

@@ -16,6 +16,7 @@ mod policy;
 pub(crate) mod read;
 mod rule;
 pub(crate) mod source;
+mod stores;
 pub(crate) mod tree;
 
 pub use format::known_keys;

@@ -14,7 +14,7 @@ use super::read::{At, check_table, did_you_mean};
 use super::rule::{self, Rules};
 use super::source::{ConfigErrors, Finding, Findings, Source, Span};
 use super::tree::{self, Node, Table};
-use super::{format, gateway, lint};
+use super::{format, gateway, lint, stores};
 
 /// Reads a rules file, TOML or JSON. Either it can be used, and then there may be warnings, or all
 /// that is wrong is told. `now` serves only to warn of entries that have ended.
@@ -48,6 +48,7 @@ pub(super) struct Spans {
     pub(super) rules: Vec<Span>,
     pub(super) exempt: Vec<Span>,
     pub(super) block: Vec<Span>,
+    pub(super) stores: Vec<Span>,
 }
 
 fn build<'t>(file: &Table<'t>, findings: &mut Findings<'t>) -> (Policy, Spans) {
@@ -62,6 +63,7 @@ fn build<'t>(file: &Table<'t>, findings: &mut Findings<'t>) -> (Policy, Spans) {
     }
     let assign = assign(file.table("assign").unwrap_or(&empty), &tiers, findings);
     let stores = file.table("stores").unwrap_or(&empty);
+    let named_stores = stores::read(stores, &mut spans, findings);
     let (rules, rule_spans) =
         Rules { defaults: &defaults, tiers: &tiers, stores, findings }.read(file.list("rule"));
     spans.rules = rule_spans;
@@ -80,6 +82,7 @@ fn build<'t>(file: &Table<'t>, findings: &mut Findings<'t>) -> (Policy, Spans) {
         rules,
         exempt,
         block,
+        stores: named_stores,
         gateway,
         domains,
     };

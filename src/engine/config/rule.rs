@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::super::concurrency::{AtOnce, DEFAULT_WAIT};
+use super::super::durability::{DEFAULT_TIMEOUT, OnShort, Replicas};
 use super::super::identity::{Dimension, Pattern};
 use super::super::limit::{Algorithm, Cost, Limit, LimitError, Quota};
 use super::super::policy::{Defaults, Endpoint, LimitSpec, OnChange, Rule, RuleLimits, Tier};
@@ -18,6 +19,8 @@ use super::{format, lint};
 const MAX_RULES: usize = 20_000;
 /// Far more than anybody means; a bucket's place in the list is one byte.
 const MAX_LIMITS: usize = 100;
+/// Each pair of numbers has a connection of its own to every server.
+const MAX_WAITS: usize = 16;
 
 /// Reads rules against what the file says before them.
 pub(super) struct Rules<'r, 't> {
@@ -55,7 +58,23 @@ impl<'t> Rules<'_, 't> {
                 spans.push(name.map_or(node.span, |name| name.span));
             }
         }
+        self.refuse_many_waits(&rules, &spans);
         (rules, spans)
+    }
+
+    fn refuse_many_waits(&mut self, rules: &[Rule], spans: &[Span]) {
+        let mut waits = Vec::new();
+        for (rule, span) in rules.iter().zip(spans) {
+            let Some(Replicas { n, timeout, .. }) = rule.replicas else { continue };
+            if !waits.contains(&(n, timeout)) {
+                waits.push((n, timeout));
+                if waits.len() == MAX_WAITS + 1 {
+                    let message = format!("more than {MAX_WAITS} different `replicas`");
+                    let hint = "each n and timeout takes a connection; let rules share them";
+                    return self.findings.error(*span, message, hint);
+                }
+            }
+        }
     }
 
     /// None only when something was reported.
@@ -81,7 +100,7 @@ impl<'t> Rules<'_, 't> {
         let matches = self.matches(table, dimension.as_ref());
         let unless = self.unless(table);
         let cost = table.count("cost").map_or(Some(Cost::ONE), |n| Cost::new(n.it).ok());
-        self.check_store(table);
+        let store = self.store(table);
         Some(Rule {
             name: name?.into(),
             description: table.text("description").map(|text| text.it.into()),
@@ -104,6 +123,9 @@ impl<'t> Rules<'_, 't> {
             also: table.flag("also").unwrap_or(false),
             reject_missing: table.text("missing").is_some_and(|text| text.it == "reject"),
             at_once: at_once(table),
+            replicas: replicas(table),
+            store,
+            split: table.count("split").and_then(|n| u32::try_from(n.it).ok()),
             honours_idempotency: table.text("idempotency").is_some_and(|text| text.it == "header"),
             local_share: table.ratio("local_share"),
             place: self.findings.source.place(span.start),
@@ -222,14 +244,15 @@ impl<'t> Rules<'_, 't> {
         }
     }
 
-    fn check_store(&mut self, table: &Table<'t>) {
-        let Some(name) = table.text("store") else { return };
+    fn store(&mut self, table: &Table<'t>) -> Option<String> {
+        let name = table.text("store")?;
         if self.stores.get(name.it).is_none() {
             let names = self.stores.entries.iter().map(|entry| entry.key.as_ref());
             let hint = did_you_mean(name.it, names)
                 .unwrap_or_else(|| format!("add [stores.{}] with url = \"redis://…\"", name.it));
             self.findings.error(name.span, format!("there is no store `{}`", name.it), hint);
         }
+        Some(name.it.into())
     }
 }
 
@@ -238,6 +261,17 @@ fn at_once(table: &Table<'_>) -> Option<AtOnce> {
     let table = table.node("concurrency")?.table()?;
     let max = u32::try_from(table.count("max")?.it).ok()?;
     Some(AtOnce { max, wait: table.duration("wait").unwrap_or(DEFAULT_WAIT) })
+}
+
+/// `replicas = { n, timeout, on_short }`
+fn replicas(table: &Table<'_>) -> Option<Replicas> {
+    let table = table.node("replicas")?.table()?;
+    let on_short = match table.text("on_short").map(|text| text.it) {
+        Some("fail") => OnShort::Fail,
+        _ => OnShort::Mark,
+    };
+    let n = u32::try_from(table.count("n")?.it).ok()?;
+    Some(Replicas { n, timeout: table.duration("timeout").unwrap_or(DEFAULT_TIMEOUT), on_short })
 }
 
 /// The limits of a rule or tier.

@@ -13,7 +13,7 @@ use crate::engine::identity::Identity;
 use crate::engine::limiter::{Asking, Demand, Limiter, Reached, Verdict};
 use crate::engine::plan::{Attempt, Plan, Standing, plan};
 use crate::engine::registry::{RegistryError, Snapshot, Subject, View, standing};
-use crate::engine::store::{Store, StoreError};
+use crate::engine::store::{One, Store, StoreError};
 
 /// Takes decisions for as long as a process runs.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ impl LiveLimiter {
         let standings = identities.iter().zip(&subjects).map(of).collect();
         let failed = subjects.into_iter().find_map(Result::err);
         // Buckets in memory are there whatever becomes of the records.
-        (standings, failed.filter(|_| matches!(*self.store, Store::Redis(_))))
+        (standings, failed.filter(|_| matches!(self.store.one(), One::Redis(_))))
     }
 
     async fn subject(&self, identity: &Identity, now: Micros) -> Result<Arc<Subject>, StoreError> {

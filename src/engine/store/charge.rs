@@ -15,11 +15,17 @@ use crate::engine::limit::{Algorithm, Cost, Limit, Quota};
 /// How long after it was made a charge can be given back or settled.
 pub const CHARGE_LIFE: Micros = Micros::DAY;
 
+/// How an id begins: the version of its format; the second has the name of a store.
+const PLAIN: u8 = 1;
+const ELSEWHERE: u8 = 2;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
     pub(super) id: u64,
     pub(super) identity: Identity,
     pub(super) cost: Cost,
+    /// The name of the store that was charged, where it has one.
+    store: Option<Arc<str>>,
     pub(super) idempotency_key: Option<String>,
     /// What was charged, and when.
     pub(super) parts: Vec<(Arc<RuleLimit>, Micros)>,
@@ -45,9 +51,19 @@ impl Charge {
             id: id.unwrap_or_else(random_id),
             identity: check.identity.clone(),
             cost: check.cost,
+            store: None,
             idempotency_key: check.idempotency.map(|i| i.key.into()),
             parts: check.limits.iter().cloned().zip(times).collect(),
         }
+    }
+
+    /// The same, made on the store of this name.
+    pub fn on(self, store: Option<&str>) -> Charge {
+        Charge { store: store.map(Arc::from), ..self }
+    }
+
+    pub fn store(&self) -> Option<&str> {
+        self.store.as_deref()
     }
 
     pub(super) fn lapses_at(&self) -> Micros {
@@ -56,7 +72,8 @@ impl Charge {
 
     /// The opaque text that callers keep.
     pub fn to_id(&self) -> String {
-        let mut bytes = vec![1]; // the version of this format
+        let mut bytes = vec![if self.store.is_some() { ELSEWHERE } else { PLAIN }];
+        self.store.iter().for_each(|name| put_text(&mut bytes, name));
         bytes.extend(self.id.to_le_bytes());
         bytes.extend(self.cost.get().to_le_bytes());
         put_text(&mut bytes, self.identity.as_str());
@@ -102,9 +119,11 @@ struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
     fn charge(&mut self) -> Option<Charge> {
-        if self.take(1)? != [1] {
-            return None;
-        }
+        let store = match self.take(1)? {
+            [PLAIN] => None,
+            [ELSEWHERE] => Some(self.text()?.into()),
+            _ => return None,
+        };
         let (id, cost) = (self.number()?, Cost::new(self.number()?).ok()?);
         let identity = Identity::opaque(&self.text()?).ok()?;
         let idempotency_key = Some(self.text()?).filter(|key| !key.is_empty());
@@ -112,7 +131,7 @@ impl Reader<'_> {
         while !self.0.is_empty() {
             parts.push(self.part()?);
         }
-        Some(Charge { id, identity, cost, idempotency_key, parts })
+        Some(Charge { id, identity, cost, store, idempotency_key, parts })
     }
 
     fn part(&mut self) -> Option<(Arc<RuleLimit>, Micros)> {
@@ -172,17 +191,25 @@ mod tests {
     #[test]
     fn a_charge_survives_its_id() {
         let charge = a_charge();
-        assert_eq!(Charge::from_id(&charge.to_id()), Ok(charge));
+        assert_eq!(Charge::from_id(&charge.to_id()), Ok(charge.clone()));
+        let elsewhere = charge.clone().on(Some("premium"));
+        assert_eq!(Charge::from_id(&elsewhere.to_id()), Ok(elsewhere.clone()));
+        assert_ne!(elsewhere, charge);
     }
 
     #[test]
     fn no_broken_id_is_believed_and_none_crashes() {
-        let id = a_charge().to_id();
+        for charge in [a_charge(), a_charge().on(Some("premium"))] {
+            break_it(&charge.to_id());
+        }
+    }
+
+    fn break_it(id: &str) {
         for cut in 0..id.len() {
             let _ = Charge::from_id(&id[..cut]);
         }
         for (index, _) in id.char_indices() {
-            let mut bent = id.clone();
+            let mut bent = id.to_owned();
             bent.replace_range(index..=index, "_");
             let _ = Charge::from_id(&bent);
         }

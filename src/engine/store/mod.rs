@@ -8,6 +8,7 @@ pub mod memory;
 mod quotas;
 pub mod record;
 pub mod redis;
+mod several;
 pub mod simulated;
 
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use super::identity::Identity;
 use super::limit::{Cost, Decision, Limit, OnChange, deciding};
 pub use charge::{Charge, Settlement};
 pub use memory::MemoryStore;
+pub use several::{Chosen, Several};
 pub use simulated::SimulatedStore;
 
 /// How long an allowed answer is remembered for its idempotency key, unless configured.
@@ -161,19 +163,28 @@ impl<'a> Idempotency<'a> {
 #[error("an idempotency key has 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes and no control characters")]
 pub struct IdempotencyKeyError;
 
+/// How many replicas shall have a charge before it is answered for, and how long is waited for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Confirm {
+    pub replicas: u32,
+    pub within: Micros,
+}
+
 /// What the limits of one identity said, in the order they were given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub decisions: SmallVec<[Decision; 1]>,
     /// It was given before, to the same idempotency key; nothing was charged now.
     pub replayed: bool,
+    /// How many replicas have what was charged, where that was asked and anything was.
+    pub confirmed: Option<u32>,
     /// What an idempotent charge is known by.
     charge_id: Option<u64>,
 }
 
 impl Answer {
-    fn decided(decisions: SmallVec<[Decision; 1]>) -> Answer {
-        Answer { decisions, replayed: false, charge_id: None }
+    pub(super) fn decided(decisions: SmallVec<[Decision; 1]>) -> Answer {
+        Answer { decisions, replayed: false, confirmed: None, charge_id: None }
     }
 
     pub fn allowed(&self) -> bool {
@@ -218,6 +229,10 @@ pub enum StoreError {
     Overloaded { url: String, waiting: usize },
     #[error("redis at {url} is not asked: it failed too often, and is probed until it answers")]
     Broken { url: String },
+    #[error(
+        "{confirmed} of {wanted} replicas confirmed in time what rule {rule} charged; it stays charged"
+    )]
+    Short { rule: String, wanted: u32, confirmed: u32 },
     #[error("the idempotency key was used before with another cost")]
     OtherCost,
 }
@@ -241,14 +256,33 @@ pub enum Store {
     Redis(RedisStore),
     /// In virtual time.
     Simulated(SimulatedStore),
+    /// Any of these, and others by name.
+    Several(Several),
+}
+
+/// The store that counts where no name is given.
+#[derive(Clone, Copy, Debug)]
+pub enum One<'a> {
+    Memory(&'a MemoryStore),
+    Redis(&'a RedisStore),
+    Simulated(&'a SimulatedStore),
 }
 
 impl Store {
-    pub async fn check(&self, check: &Check<'_>) -> Result<Answer, StoreError> {
+    pub fn one(&self) -> One<'_> {
         match self {
-            Store::Memory(store) => store.check(check),
-            Store::Redis(store) => store.check(check).await,
-            Store::Simulated(store) => store.check(check).await,
+            Store::Memory(store) => One::Memory(store),
+            Store::Redis(store) => One::Redis(store),
+            Store::Simulated(store) => One::Simulated(store),
+            Store::Several(several) => several.main.one(),
+        }
+    }
+
+    pub async fn check(&self, check: &Check<'_>) -> Result<Answer, StoreError> {
+        match self.one() {
+            One::Memory(store) => store.check(check),
+            One::Redis(store) => store.check(check).await,
+            One::Simulated(store) => store.check(check).await,
         }
     }
 
@@ -258,60 +292,78 @@ impl Store {
         check: &Check<'_>,
         spent: Duration,
     ) -> Result<Answer, StoreError> {
-        match self {
-            Store::Memory(store) => store.check(check),
-            Store::Redis(store) => store.check_after(check, spent).await,
+        match self.one() {
+            One::Memory(store) => store.check(check),
+            One::Redis(store) => store.check_after(check, spent).await,
             // Records of virtual gateways are at hand: none of the deadline is spent on them.
-            Store::Simulated(store) => store.check(check).await,
+            One::Simulated(store) => store.check(check).await,
+        }
+    }
+
+    /// The same with replicas that shall confirm what is charged, if so. Only Redis has any that
+    /// could be asked.
+    pub async fn check_confirmed(
+        &self,
+        check: &Check<'_>,
+        spent: Duration,
+        confirm: Option<Confirm>,
+    ) -> Result<Answer, StoreError> {
+        match self.one() {
+            One::Redis(store) => store.check_confirmed(check, spent, confirm).await,
+            _ => self.check_after(check, spent).await,
         }
     }
 
     /// Why it cannot be asked now, as far as is known.
     pub fn trouble(&self) -> Option<StoreError> {
-        match self {
-            Store::Memory(_) | Store::Simulated(_) => None,
-            Store::Redis(store) => store.trouble(),
+        match self.one() {
+            One::Memory(_) | One::Simulated(_) => None,
+            One::Redis(store) => store.trouble(),
         }
     }
 
     /// The servers behind it, as they are now; memory has none.
     pub fn shards(&self) -> Vec<redis::Shard> {
-        match self {
-            Store::Memory(_) | Store::Simulated(_) => Vec::new(),
-            Store::Redis(store) => store.shards(),
+        let mut shards = match self.one() {
+            One::Memory(_) | One::Simulated(_) => Vec::new(),
+            One::Redis(store) => store.shards(),
+        };
+        if let Store::Several(several) = self {
+            shards.extend(several.shards());
         }
+        shards
     }
 
     /// How often calls were sent from one server to another, by what they were told.
     pub fn redirects(&self) -> Vec<(&'static str, u64)> {
-        match self {
-            Store::Memory(_) | Store::Simulated(_) => Vec::new(),
-            Store::Redis(store) => store.redirects(),
+        match self.one() {
+            One::Memory(_) | One::Simulated(_) => Vec::new(),
+            One::Redis(store) => store.redirects(),
         }
     }
 
     /// From now on a server that fails too often is left alone, by these numbers.
     pub fn set_breaker(&self, settings: super::policy::Breaker) {
-        match self {
-            Store::Memory(_) => {}
-            Store::Redis(store) => store.set_breaker(settings),
-            Store::Simulated(store) => store.set_breaker(settings),
+        match self.one() {
+            One::Memory(_) => {}
+            One::Redis(store) => store.set_breaker(settings),
+            One::Simulated(store) => store.set_breaker(settings),
         }
     }
 
     /// From now on no call outlives this; memory always answers at once.
     pub fn set_deadline(&self, deadline: Micros) {
-        if let Store::Redis(store) = self {
+        if let One::Redis(store) = self.one() {
             store.set_deadline(deadline);
         }
     }
 
     /// Decides `checks` one after the other; what came before an error stands.
     pub async fn check_in_order(&self, checks: &[Check<'_>]) -> Vec<Result<Answer, StoreError>> {
-        match self {
-            Store::Memory(store) => checks.iter().map(|check| store.check(check)).collect(),
-            Store::Redis(store) => store.check_in_order(checks).await,
-            Store::Simulated(store) => store.check_in_order(checks).await,
+        match self.one() {
+            One::Memory(store) => checks.iter().map(|check| store.check(check)).collect(),
+            One::Redis(store) => store.check_in_order(checks).await,
+            One::Simulated(store) => store.check_in_order(checks).await,
         }
     }
 
@@ -323,10 +375,17 @@ impl Store {
         to: Settlement,
         at: Option<Micros>,
     ) -> Result<bool, StoreError> {
-        match self {
-            Store::Memory(store) => Ok(store.settle(charge, to, at)),
-            Store::Redis(store) => store.settle(charge, to, at).await,
-            Store::Simulated(store) => store.settle(charge, to).await,
+        if let (Store::Several(several), Some(name)) = (self, charge.store()) {
+            // What the policy no longer names is out of reach: it is too late.
+            return match several.opened(name, &charge.identity) {
+                Some(store) => Box::pin(store.settle(charge, to, at)).await,
+                None => Ok(false),
+            };
+        }
+        match self.one() {
+            One::Memory(store) => Ok(store.settle(charge, to, at)),
+            One::Redis(store) => store.settle(charge, to, at).await,
+            One::Simulated(store) => store.settle(charge, to).await,
         }
     }
 
@@ -338,10 +397,16 @@ impl Store {
         identity: &Identity,
         rule: Option<&str>,
     ) -> Result<usize, StoreError> {
-        match self {
-            Store::Memory(store) => Ok(store.reset(identity, rule)),
-            Store::Redis(store) => store.reset(identity, rule).await,
-            Store::Simulated(store) => Ok(store.reset(identity, rule)),
+        let mut elsewhere = Ok(0);
+        for (_, store) in self.others() {
+            let reset = Box::pin(store.reset(identity, rule)).await;
+            elsewhere = elsewhere.and_then(|before| Ok(before + reset?));
         }
+        let here = match self.one() {
+            One::Memory(store) => Ok(store.reset(identity, rule)),
+            One::Redis(store) => store.reset(identity, rule).await,
+            One::Simulated(store) => Ok(store.reset(identity, rule)),
+        };
+        Ok(here? + elsewhere?)
     }
 }

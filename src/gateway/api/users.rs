@@ -1,8 +1,7 @@
 //! One identity: its limits with what is left of them, its tier, overrides, and a fresh start.
 
-use std::sync::Arc;
-
 use axum::extract::State;
+use futures_util::future::join_all;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,13 +12,15 @@ use super::problem::Problem;
 use super::rules::ReasonBody;
 use super::{Api, Shared};
 use crate::engine::clock::Micros;
+use crate::engine::failure::OnFailure;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Cost, Decision, Quota};
+use crate::engine::limiter::Limiter;
 use crate::engine::live::{Current, Moment};
 use crate::engine::plan::{Attempt, Entry, Origin, Plan, Question, Source, Standing, plan};
 use crate::engine::registry::{Change, OverrideLimit, Subject, standing};
 use crate::engine::rules::{Target, normal_path};
-use crate::engine::store::{Check, RuleLimit};
+use crate::engine::store::{Answer as StoreAnswer, Check, RuleLimit, StoreError};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -69,7 +70,7 @@ pub(super) async fn limits(
             }
         }
     }
-    let (items, error) = api.looked_at(&questions).await;
+    let (items, error) = api.looked_at(&current, &questions).await;
     body["items"] = items.into();
     body["store_error"] = json!(unknown.or(error));
     Ok(super::json(StatusCode::OK, &body))
@@ -93,25 +94,43 @@ impl Api {
         }
     }
 
+    /// To each question its answer, from the store that counts it.
+    async fn answers(
+        &self,
+        current: &Current,
+        questions: &[&Question<'_>],
+    ) -> Vec<Result<StoreAnswer, StoreError>> {
+        let store = self.gateway.limiter.store.clone();
+        let is_plain = |question: &Question<'_>| {
+            question.store.is_none() && question.sources.iter().all(|s| s.rule.split.is_none())
+        };
+        if questions.iter().all(|question| is_plain(question)) {
+            let checks: Vec<Check<'_>> = questions
+                .iter()
+                .map(|question| Check {
+                    identity: question.identity,
+                    limits: &question.limits,
+                    cost: Cost::PEEK,
+                    idempotency: None,
+                    at: None,
+                })
+                .collect();
+            return store.check_in_order(&checks).await;
+        }
+        let limiter = Limiter { rules: current.rules.clone(), store, on_failure: OnFailure::Tell };
+        join_all(questions.iter().map(|question| limiter.look(question))).await
+    }
+
     /// Every limit with what is used of it; and why that is not known, if so.
-    async fn looked_at(&self, questions: &[Question<'_>]) -> (Vec<Value>, Option<String>) {
-        let peek = |question: &'_ Question<'_>| -> Vec<Arc<RuleLimit>> { question.limits.clone() };
-        let limits: Vec<_> = questions.iter().map(peek).collect();
-        let checks: Vec<Check<'_>> = questions
-            .iter()
-            .zip(&limits)
-            .filter(|(_, limits)| !limits.is_empty())
-            .map(|(question, limits)| Check {
-                identity: question.identity,
-                limits,
-                cost: Cost::PEEK,
-                idempotency: None,
-                at: None,
-            })
-            .collect();
-        let mut answers = self.gateway.limiter.store.check_in_order(&checks).await.into_iter();
+    async fn looked_at(
+        &self,
+        current: &Current,
+        questions: &[Question<'_>],
+    ) -> (Vec<Value>, Option<String>) {
+        let asked: Vec<&Question<'_>> = questions.iter().filter(|q| !q.limits.is_empty()).collect();
+        let mut answers = self.answers(current, &asked).await.into_iter();
         let (mut items, mut error) = (Vec::new(), None);
-        for question in questions.iter().filter(|question| !question.limits.is_empty()) {
+        for question in asked {
             let answer = match answers.next() {
                 Some(Ok(answer)) => Some(answer),
                 Some(Err(why)) => {

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::input;
 use super::problem::Problem;
 use crate::engine::clock::Micros;
+use crate::engine::durability::Confirmed;
 use crate::engine::identity::{Dimension, Identity};
 use crate::engine::limit::Cost;
 use crate::engine::limiter::Shadow;
@@ -178,6 +179,9 @@ pub(super) struct CheckAnswer {
     algorithm: Option<&'static str>,
     state: Option<&'static str>,
     degraded: Option<&'static str>,
+    /// Only where a rule waits for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replicas: Option<Confirmed>,
     shadow: Vec<Shadow>,
     charge: Option<String>,
 }
@@ -205,6 +209,7 @@ impl CheckAnswer {
             algorithm: answer.algorithm.map(|algorithm| algorithm.name()),
             state: answer.state.map(|state| state.name()),
             degraded: answer.degraded,
+            replicas: answer.replicas,
             shadow: answer.shadow,
             charge,
         }

@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 use super::messages::rlctl::v1::rate_limiter_server::RateLimiter;
 use super::messages::rlctl::v1::{
     CheckRequest, CheckResponse, Outcome as SaidOutcome, Quota, QuotaRequest, QuotaResponse,
-    ResetRequest, ResetResponse, ShadowVerdict,
+    Replicas, ResetRequest, ResetResponse, ShadowVerdict,
 };
 use super::{admit, duration, no_policy, overloaded, unanswered};
 use crate::engine::clock::Micros;
@@ -221,6 +221,11 @@ fn response(answer: Answer, now: Micros) -> CheckResponse {
             .map(|shadow| ShadowVerdict { rule: shadow.rule, allowed: shadow.allowed })
             .collect(),
         clock_skew: None,
+        replicas: answer.replicas.map(|told| Replicas {
+            rule: told.rule,
+            wanted: told.wanted,
+            confirmed: told.confirmed,
+        }),
     }
 }
 

@@ -106,6 +106,14 @@ impl Cluster {
         self.inner.nodes().values().for_each(|node| node.link.set_breaker(settings));
     }
 
+    /// Waits for the first look, whatever comes of it.
+    pub(super) async fn tried(&self, until: Instant) {
+        let mut looked = self.inner.looked.subscribe();
+        if looked.borrow_and_update().is_none() {
+            let _ = timeout_at(until.into(), looked.changed()).await;
+        }
+    }
+
     /// Why no call can be answered, if so: one primary of several is no trouble of all.
     pub(super) fn trouble(&self) -> Option<StoreError> {
         let map = self.inner.map.borrow().clone();

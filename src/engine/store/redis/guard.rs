@@ -1,7 +1,7 @@
 //! The breaker of one server: who may call it, what became of the calls, and when to try again.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -98,9 +98,11 @@ impl Guard {
 }
 
 impl Pass<'_> {
-    pub(super) fn settle(mut self, error: Option<&StoreError>) {
+    /// `took` where the server had less to do with it than the time that went by.
+    pub(super) fn settle(mut self, error: Option<&StoreError>, took: Option<Duration>) {
         let Some(pass) = self.pass.take() else { return };
-        let took = Micros(u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX));
+        let took = took.unwrap_or_else(|| self.since.elapsed()).as_micros();
+        let took = Micros(u64::try_from(took).unwrap_or(u64::MAX));
         let went = Went { failed: error.is_some_and(is_of_the_server), took };
         let now = self.guard.now();
         let is_open = self.guard.lock().as_mut().is_some_and(|breaker| {

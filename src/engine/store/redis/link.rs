@@ -18,16 +18,20 @@ use super::address::{At, RedisAddress};
 use super::dial::{Connection, MASTER_WITHIN, connect, connect_again};
 use super::guard::{BreakerStatus, Guard};
 use super::health::Health;
+use super::kept::Kept;
 use super::meter::Meter;
 use super::sentinel::{Sentinels, Watch};
-use super::wire::{Answered, Call, Elsewhere, Failed, Reply, Sent, Waiting, drain, read, send};
+use super::wire::{
+    Answered, Call, Failed, Reply, Sent, Waiting, drain, failure, failure_of, read, script_time,
+    send,
+};
 use super::words::in_plain_words;
 use crate::engine::clock::Micros;
 use crate::engine::policy;
 use crate::engine::store::StoreError;
 
 /// Calls that may wait; more is a store that cannot keep up, and said so at once.
-const MAX_WAITING: usize = 16_384;
+pub(super) const MAX_WAITING: usize = 16_384;
 const MASTER_LOOKED_UP_EVERY: Duration = Duration::from_millis(250);
 const PROBED_EVERY: Duration = Duration::from_millis(250);
 /// Between attempts to connect again: short, for everybody is waiting.
@@ -42,16 +46,19 @@ pub struct RedisOptions {
     pub connect_timeout: Micros,
 }
 
+const NOT_TRIED: &str = "there is no connection yet";
+
 type CallResult = Result<Value, StoreError>;
 
 #[derive(Debug)]
 pub(super) struct Link {
     queue: mpsc::Sender<Waiting>,
+    kept: Kept,
     shared: Arc<Shared>,
 }
 
 pub(super) struct Shared {
-    options: RedisOptions,
+    pub(super) options: RedisOptions,
     /// That of the options at first; a policy may change it.
     deadline_us: AtomicU64,
     pub(super) current: watch::Sender<Current>,
@@ -78,7 +85,7 @@ impl Link {
     /// The same without waiting for the first connection: until there is one, callers are told so
     /// at once.
     pub(super) fn start(options: RedisOptions) -> Link {
-        let (url, why) = (options.address.to_string(), "there is no connection yet".into());
+        let (url, why) = (options.address.to_string(), NOT_TRIED.into());
         let link = Link::with(options, Current::Down(StoreError::Unreachable { url, why }));
         link.shared.broken.notify_one();
         link
@@ -106,7 +113,7 @@ impl Link {
         if let At::Sentinel(sentinels) = shared.options.address.at() {
             tokio::spawn(watch_master(Arc::downgrade(&shared), sentinels.as_ref().clone()));
         }
-        Link { queue, shared }
+        Link { queue, kept: Kept::default(), shared }
     }
 
     /// From now on no call outlives this.
@@ -151,9 +158,7 @@ impl Link {
     /// Waits for the first attempt to connect, whatever comes of it.
     pub(super) async fn tried(&self, until: Instant) {
         let mut changes = self.shared.current.subscribe();
-        let is_new = |current: &Current| {
-            matches!(current, Current::Down(_)) && self.shared.meter.connections() == 0
-        };
+        let is_new = |current: &Current| matches!(current, Current::Down(StoreError::Unreachable { why, .. }) if why == NOT_TRIED);
         if is_new(&changes.borrow_and_update()) {
             let _ = timeout_at(until.into(), changes.changed()).await;
         }
@@ -183,7 +188,7 @@ impl Link {
             return (Err(why.into()), None);
         };
         let (reply, call) = self.call_now(sent, until).await;
-        pass.settle(failure(&reply));
+        pass.settle(failure(&reply), script_time(&reply));
         (reply, call)
     }
 
@@ -194,7 +199,12 @@ impl Link {
         }
         let (answer, reply) = oneshot::channel();
         let since = Instant::now();
-        if self.queue.try_send(Waiting { sent, answer, since }).is_err() {
+        let waiting = Waiting { since, answer, sent };
+        let is_queued = match waiting.sent.call.asks {
+            Some(asks) => self.kept.send(&self.shared, asks.confirm, waiting),
+            None => self.queue.try_send(waiting).is_ok(),
+        };
+        if !is_queued {
             let why = StoreError::Overloaded { url: self.url(), waiting: MAX_WAITING };
             self.shared.meter.failed(&why);
             return (Err(why.into()), None);
@@ -269,7 +279,7 @@ impl Link {
             return Err(StoreError::Broken { url: self.url() }.into());
         };
         let reply = self.shared.command_now(command, asking, until).await;
-        pass.settle(failure(&reply));
+        pass.settle(failure(&reply), None);
         reply
     }
 }
@@ -310,7 +320,7 @@ impl Shared {
         self.options.address.to_string()
     }
 
-    fn deadline(&self) -> Micros {
+    pub(super) fn deadline(&self) -> Micros {
         Micros(self.deadline_us.load(Ordering::Relaxed))
     }
 
@@ -326,7 +336,8 @@ impl Shared {
     fn met(&self, since: Instant, reply: &Reply) {
         let error = failure(reply);
         if reply.is_ok() || error.is_some() {
-            self.meter.answered(since.elapsed(), error);
+            let took = script_time(reply).unwrap_or_else(|| since.elapsed());
+            self.meter.answered(took, error);
         }
     }
 
@@ -337,7 +348,7 @@ impl Shared {
         }
     }
 
-    fn timed_out(&self, began: Instant) -> StoreError {
+    pub(super) fn timed_out(&self, began: Instant) -> StoreError {
         if self.health().timeout(began, Instant::now()) {
             self.give_up(None, "it no longer answers");
         }
@@ -360,19 +371,23 @@ impl Shared {
     /// What the server said to one call.
     pub(super) fn refused(&self, connection: &Arc<Connection>, error: &RedisError) -> StoreError {
         if error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly) {
-            // The address now leads to a replica; connecting anew may lead to the master.
-            if self.give_up(Some(connection), "it became a replica") {
-                self.meter.failed_over();
-            }
+            self.became_replica(connection);
         }
         let code = error.code().unwrap_or("ERR").to_string();
         let why = in_plain_words(&code, error);
         StoreError::Refused { url: self.url(), code, why }
     }
 
+    /// The address now leads to a replica; connecting anew may lead to the master.
+    pub(super) fn became_replica(&self, connection: &Arc<Connection>) {
+        if self.give_up(Some(connection), "it became a replica") {
+            self.meter.failed_over();
+        }
+    }
+
     /// From now on callers are told at once, until there is a connection again. A connection that
     /// was replaced meanwhile has nothing left to say. True when it was the one in use.
-    fn give_up(&self, failed: Option<&Arc<Connection>>, why: &str) -> bool {
+    pub(super) fn give_up(&self, failed: Option<&Arc<Connection>>, why: &str) -> bool {
         let down = StoreError::Unreachable { url: self.url(), why: format!("{why}; reconnecting") };
         let was_up = self.current.send_if_modified(|current| {
             let concerned = match (&*current, failed) {
@@ -441,18 +456,6 @@ async fn probe(shared: Weak<Shared>, guard: Arc<Guard>) {
                 guard.probed();
             }
         }
-    }
-}
-
-/// What a reply tells of the server: to be sent elsewhere is an answer.
-fn failure(reply: &Reply) -> Option<&StoreError> {
-    reply.as_ref().err().and_then(failure_of)
-}
-
-fn failure_of(failed: &Failed) -> Option<&StoreError> {
-    match failed {
-        Failed { elsewhere: None | Some(Elsewhere::Unknown), error } => Some(error),
-        _ => None,
     }
 }
 

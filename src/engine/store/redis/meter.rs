@@ -158,7 +158,7 @@ fn kind(error: &StoreError) -> String {
         StoreError::Overloaded { .. } => "overloaded".into(),
         StoreError::Broken { .. } => "breaker".into(),
         StoreError::Refused { code, .. } => code.to_ascii_lowercase(),
-        StoreError::OtherCost => "other".into(),
+        StoreError::Short { .. } | StoreError::OtherCost => "other".into(),
     }
 }
 

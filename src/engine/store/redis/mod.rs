@@ -7,6 +7,7 @@ mod deployment;
 mod dial;
 mod guard;
 mod health;
+mod kept;
 mod link;
 mod lookout;
 mod map;
@@ -26,12 +27,13 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
+use self::kept::{Asks, Told};
 use self::scripts::{Packed, Reply, Script, parse_reply};
 use self::servers::Servers;
 use self::wire::Call;
 use super::charge::{Charge, Settlement, random_id};
 use super::keys::Prefix;
-use super::{Answer, Check, StoreError};
+use super::{Answer, Check, Confirm, StoreError};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Cost};
@@ -100,6 +102,12 @@ impl RedisStore {
         self.servers.set_breaker(settings);
     }
 
+    /// Waits until it was tried for the first time to connect, but no longer than this, or than a
+    /// call may take.
+    pub async fn tried(&self, within: Option<Duration>) {
+        self.servers.tried(within).await;
+    }
+
     /// Why no check can be answered, if so.
     pub fn trouble(&self) -> Option<StoreError> {
         self.servers.trouble()
@@ -135,11 +143,31 @@ impl RedisStore {
         check: &Check<'_>,
         spent: Duration,
     ) -> Result<Answer, StoreError> {
+        self.check_confirmed(check, spent, None).await
+    }
+
+    /// The same with replicas that shall confirm what is charged, if so; for that there is time of
+    /// its own.
+    pub async fn check_confirmed(
+        &self,
+        check: &Check<'_>,
+        spent: Duration,
+        confirm: Option<Confirm>,
+    ) -> Result<Answer, StoreError> {
         if check.limits.is_empty() {
             return Ok(Answer::decided(SmallVec::new()));
         }
-        let value = self.servers.call(self.call(check), spent).await?;
-        self.answer(check, &value)
+        // What looks charges nothing.
+        let confirm = confirm.filter(|_| check.cost > Cost::PEEK);
+        let (limits, idempotent) = (check.limits.len(), check.idempotency.is_some());
+        let asks = confirm.map(|confirm| Asks { confirm, limits, idempotent });
+        let value = self.servers.call(Call { asks, ..self.call(check) }, spent).await?;
+        match Told::of(&value) {
+            Some(Told { said, confirmed, .. }) => {
+                Ok(Answer { confirmed, ..self.answer(check, &said)? })
+            }
+            None => self.answer(check, &value),
+        }
     }
 
     pub async fn check_in_order(&self, checks: &[Check<'_>]) -> Vec<Result<Answer, StoreError>> {
@@ -171,7 +199,7 @@ impl RedisStore {
         let mut packed = Packed::default();
         packed.time(at).number(charge.lapses_at().0).charge_parts(charge, settled);
         let args = smallvec![packed.0, charge.id.to_le_bytes().to_vec()];
-        let call = Call { script: Script::settle(), keys, args };
+        let call = Call::new(Script::settle(), keys, args);
         match self.servers.call(call, Duration::ZERO).await? {
             Value::Int(done) => Ok(done == 1),
             other => Err(self.not_ours(&other)),
@@ -187,7 +215,7 @@ impl RedisStore {
     ) -> Result<usize, StoreError> {
         let keys = smallvec![self.prefix.quota(identity), self.prefix.log(identity)];
         let args = rule.into_iter().map(|rule| rule.as_bytes().to_vec()).collect();
-        let call = Call { script: Script::reset(), keys, args };
+        let call = Call::new(Script::reset(), keys, args);
         match self.servers.call(call, Duration::ZERO).await? {
             Value::Int(forgotten) => Ok(usize::try_from(forgotten).unwrap_or_default()),
             other => Err(self.not_ours(&other)),
@@ -205,7 +233,7 @@ impl RedisStore {
 
     /// The very script call that a check makes, to be run by others: for benches.
     pub fn script_call(&self, check: &Check<'_>) -> ScriptCall {
-        let Call { script, keys, args } = self.call(check);
+        let Call { script, keys, args, .. } = self.call(check);
         ScriptCall { text: script.text.clone(), keys: keys.into_vec(), args: args.into_vec() }
     }
 
@@ -229,7 +257,7 @@ impl RedisStore {
             packed.bytes(&random_id().to_le_bytes());
             args.push(packed.0);
         }
-        Call { script: Script::check(check), keys, args }
+        Call::new(Script::check(check), keys, args)
     }
 
     fn answer(&self, check: &Check<'_>, value: &Value) -> Result<Answer, StoreError> {
@@ -241,7 +269,7 @@ impl RedisStore {
         };
         match reply {
             Some(Reply::Decided { decisions, charge_id, replayed }) => {
-                Ok(Answer { decisions, replayed, charge_id })
+                Ok(Answer { replayed, charge_id, ..Answer::decided(decisions) })
             }
             Some(Reply::OtherCost) => Err(StoreError::OtherCost),
             None => Err(self.not_ours(value)),

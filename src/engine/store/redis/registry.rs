@@ -151,7 +151,7 @@ impl RedisRegistry {
             }
         }
         if !gone.is_empty() {
-            let call = Call { script: &FORGET, keys: smallvec![index.into()], args: gone };
+            let call = Call::new(&FORGET, smallvec![index.into()], gone);
             // Whoever may only read lists all the same.
             let _ = self.servers.call(call, Duration::ZERO).await;
         }
@@ -176,7 +176,7 @@ impl RedisRegistry {
             let text = if after.is_empty() { Vec::new() } else { json(&after) };
             let (how, ms) = expiry(&after, intent);
             let args = smallvec![read, text, how.into(), ms.to_string().into_bytes()];
-            let call = Call { script: &SUBJECT, keys: smallvec![key.clone()], args };
+            let call = Call::new(&SUBJECT, smallvec![key.clone()], args);
             match self.swap(call).await? {
                 Ok(_) => {
                     event.id = Some(self.record(identity, &event).await?);
@@ -195,7 +195,7 @@ impl RedisRegistry {
     ) -> Result<EventId, RegistryError> {
         let keys = smallvec![self.prefix.policy(Part::Events), self.prefix.policy(Part::Subjects)];
         let args = smallvec![json(event), self.max_events(), identity.as_str().into()];
-        let reply = self.servers.call(Call { script: &RECORD, keys, args }, Duration::ZERO).await;
+        let reply = self.servers.call(Call::new(&RECORD, keys, args), Duration::ZERO).await;
         let id: String = self.read(reply.map_err(RegistryError::Unrecorded)?)?;
         self.event_id(&id)
     }
@@ -258,7 +258,7 @@ impl RedisRegistry {
             }
             let keys = smallvec![key.clone(), self.prefix.policy(Part::Events)];
             let args = smallvec![read, json(&after), json(&event), self.max_events()];
-            match self.swap(Call { script: &DOCUMENT, keys, args }).await? {
+            match self.swap(Call::new(&DOCUMENT, keys, args)).await? {
                 Ok(id) => {
                     event.id = Some(self.event_id(&id)?);
                     return Ok(Outcome { event, written: true });
@@ -320,7 +320,7 @@ impl RedisRegistry {
                 json(&event),
                 self.max_events(),
             ];
-            match self.swap(Call { script: &PUBLISH, keys, args }).await? {
+            match self.swap(Call::new(&PUBLISH, keys, args)).await? {
                 Ok(id) => {
                     event.id = Some(self.event_id(&id)?);
                     return Ok(NewVersion { version, outcome: Outcome { event, written: true } });

@@ -217,6 +217,20 @@ impl Packed {
     }
 }
 
+/// Whether a reply tells of a charge made now: neither a refusal nor an answer given before.
+pub(super) fn is_charge(bytes: &[u8], limits: usize, idempotent: bool) -> bool {
+    if limits == 1 && bytes.len() == USUAL_REPLY_BYTES {
+        return number(bytes, 2) < 0.0;
+    }
+    let id_bytes = if idempotent { 8 } else { 0 };
+    match bytes.split_first() {
+        Some((0, rest)) => rest
+            .get(id_bytes..id_bytes + limits * DECISION_BYTES)
+            .is_some_and(|all| all.chunks_exact(DECISION_BYTES).all(|one| number(one, 0) != 0.0)),
+        _ => false,
+    }
+}
+
 /// What check.lua replied.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {

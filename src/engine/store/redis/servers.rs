@@ -1,7 +1,7 @@
 //! The servers behind one address: one, or the primaries of a cluster.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
@@ -9,6 +9,7 @@ use redis::{Cmd, Value};
 use super::address::{At, RedisAddress};
 use super::cluster::{Cluster, REDIRECTS};
 use super::guard::BreakerStatus;
+use super::kept;
 use super::link::{Link, RedisOptions};
 use super::meter::Meter;
 use super::wire::{Call, Sent};
@@ -70,6 +71,18 @@ impl Servers {
         }
     }
 
+    /// Waits until it was tried for the first time to connect, but no longer than this, or than a
+    /// call may take.
+    pub(super) async fn tried(&self, within: Option<Duration>) {
+        let until = within.map(|within| Instant::now() + within);
+        match self {
+            Servers::One(link) => link.tried(until.unwrap_or(link.until(Duration::ZERO))).await,
+            Servers::Cluster(cluster) => {
+                cluster.tried(until.unwrap_or(cluster.until(Duration::ZERO))).await;
+            }
+        }
+    }
+
     /// Why no call can be answered, if so.
     pub(super) fn trouble(&self) -> Option<StoreError> {
         match self {
@@ -108,11 +121,13 @@ impl Servers {
         }
     }
 
-    /// Runs one call, in company with others where there are any; so much of its time is gone.
+    /// Runs one call, in company with others where there are any; so much of its time is gone. What
+    /// replicas shall confirm has time of its own beside that.
     pub(super) async fn call(&self, call: Call, spent: Duration) -> Result<Value, StoreError> {
+        let patience = call.asks.map(|asks| kept::patience(asks.confirm)).unwrap_or_default();
         match self {
-            Servers::One(link) => link.call(call, link.until(spent)).await,
-            Servers::Cluster(cluster) => cluster.call(call, cluster.until(spent)).await,
+            Servers::One(link) => link.call(call, link.until(spent) + patience).await,
+            Servers::Cluster(cluster) => cluster.call(call, cluster.until(spent) + patience).await,
         }
     }
 

@@ -2,13 +2,14 @@
 //! own, and none that may have run ever sent twice.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redis::{Pipeline, RedisError, ServerErrorKind, Value};
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::dial::Connection;
+use super::kept::{Asks, Told};
 use super::link::{Current, Shared};
 use super::scripts::Script;
 use crate::engine::store::StoreError;
@@ -22,6 +23,18 @@ pub(super) struct Call {
     pub(super) script: &'static Script,
     pub(super) keys: SmallVec<[String; 3]>,
     pub(super) args: SmallVec<[Vec<u8>; 2]>,
+    /// What replicas shall confirm; that takes a way of its own.
+    pub(super) asks: Option<Asks>,
+}
+
+impl Call {
+    pub(super) fn new(
+        script: &'static Script,
+        keys: SmallVec<[String; 3]>,
+        args: SmallVec<[Vec<u8>; 2]>,
+    ) -> Call {
+        Call { script, keys, args, asks: None }
+    }
 }
 
 /// Why there is no answer, and what that proves.
@@ -230,4 +243,21 @@ pub(super) fn read(shared: &Shared, connection: &Arc<Connection>, value: Value) 
 
 fn is_missing_script(reply: &Reply) -> bool {
     matches!(reply, Err(Failed { error: StoreError::Refused { code, .. }, .. }) if code == "NOSCRIPT")
+}
+
+/// What a reply tells of the server: to be sent elsewhere is an answer.
+pub(super) fn failure(reply: &Reply) -> Option<&StoreError> {
+    reply.as_ref().err().and_then(failure_of)
+}
+
+/// How long the server was at it, where more time than that went by.
+pub(super) fn script_time(reply: &Reply) -> Option<Duration> {
+    Told::of(reply.as_ref().ok()?).map(|told| told.took)
+}
+
+pub(super) fn failure_of(failed: &Failed) -> Option<&StoreError> {
+    match failed {
+        Failed { elsewhere: None | Some(Elsewhere::Unknown), error } => Some(error),
+        _ => None,
+    }
 }
