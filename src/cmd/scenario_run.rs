@@ -13,6 +13,7 @@ use clap::ValueEnum;
 
 use super::printing::tell;
 use super::scenario::usable;
+use super::simulate_trace::Interruption;
 use super::{Context, Exit, Failure, OPERATOR_DEADLINE};
 use crate::engine::clock::Micros;
 use crate::ops::local_redis::{self, LocalRedis, LocalRedisError, Plan};
@@ -274,21 +275,19 @@ async fn run_live(
     context: &Context,
     on: &Live,
 ) -> Result<Exit, Failure> {
+    let mut interruption = Interruption::new()?;
     let mut telling = Telling::new(args, context, scenarios.len())?;
     for scenario in scenarios {
         let ran = match on.refuses(scenario) {
             Some(why) => Ran::Skipped(why),
             None => {
                 context.note(format!("{} takes {}", Untrusted(&scenario.title()), scenario.run));
-                let ended = tokio::select! {
-                    ended = live::run(scenario, args.seed, on) => ended,
-                    _ = tokio::signal::ctrl_c() => {
+                match live::run(scenario, args.seed, on, interruption.come()).await {
+                    Ok(Some(outcome)) => Ran::Ended(outcome),
+                    Ok(None) => {
                         telling.finish()?;
                         return Ok(Exit::Interrupted);
                     }
-                };
-                match ended {
-                    Ok(outcome) => Ran::Ended(outcome),
                     Err(error) => return Err(Failure::new(Exit::Unreachable, error)),
                 }
             }
