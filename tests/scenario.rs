@@ -27,7 +27,7 @@ limit = \"5/1s\"
 /// hint.
 type Wrong = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
-const WRONG: [Wrong; 61] = [
+const WRONG: [Wrong; 66] = [
     ("name = \"n\"", "", "1:1", "needs `name`", "name ="),
     ("run = \"10s\"", "", "1:1", "needs `run`", "90s"),
     ("run = \"10s\"", "run = 10", "2:7", "found the number 10", "run = \"90s\""),
@@ -196,6 +196,11 @@ const WRONG: [Wrong; 61] = [
     ("errors == 0", "ap: errors == 0", "8:8", "there is no limiter `ap`", "`api`?"),
     ("errors == 0", "errors during 'x' == 0", "8:23", "nothing is called 'x'", "`t`"),
     ("errors == 0", "errors during 5s..20s == 0", "8:7", "the run ends at 10s", "longer"),
+    ("errors == 0", "errors{traffic=tt} == 0", "8:8", "there is no traffic `tt`", "t"),
+    ("errors == 0", "errors{rule=apy} == 0", "8:8", "there is no rule `apy`", "api"),
+    ("errors == 0", "errors{node=gw-2} == 0", "8:8", "there is no node `gw-2`", "gw-1"),
+    ("errors == 0", "store_calls{shard=2} > 0", "8:8", "there is no shard `2`", "1"),
+    ("errors == 0", "breaker == opne", "8:19", "there is no state `opne`", "open"),
     ("errors == 0", "errors", "8:14", "what must be true", "=="),
 ];
 
