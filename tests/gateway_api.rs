@@ -186,6 +186,11 @@ async fn identities_are_looked_at_given_more_blocked_and_let_go_again() {
     let path = "/api/v1/blocks?target=ip:198.51.100.0/24";
     assert_eq!(served.send("DELETE", path, &reason, None).await.status, 200);
     assert_eq!(served.send("DELETE", path, &reason, None).await.status, 404);
+    // What stands in the rules is not an operator's to take away.
+    let theirs = served.send("DELETE", "/api/v1/blocks?target=user:666", &reason, None).await;
+    let detail = theirs.json()["detail"].as_str().unwrap().to_owned();
+    assert_eq!(theirs.status, 409, "{detail}");
+    assert!(detail.contains("user:666 stands in the rules, at published version 1:"), "{detail}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

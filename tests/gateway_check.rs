@@ -333,3 +333,23 @@ async fn no_body_whatever_it_holds_does_harm() {
     }
     assert_eq!(seen.len(), 4, "every kind of answer is met: {seen:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_in_place_of_an_object_is_not_decided() {
+    let served = Served::given(POLICY, Access::local()).await;
+    let all = json!(["user:1", null, null, null, 1, null, null, null]);
+    for (path, body) in [
+        ("/api/v1/rate-limit/check", all.clone()),
+        ("/api/v1/rate-limit/check/batch", json!({ "checks": [all] })),
+        ("/api/v1/rate-limit/check/batch", json!([[{"identity": "user:1"}]])),
+        ("/internal/rate_limit/check", json!(["1", "user", null, null, null, null, null, null])),
+        ("/api/v1/rate-limit/check", json!("user:1")),
+        ("/api/v1/rate-limit/check", json!({"identity": ["user:1"]})),
+    ] {
+        let reply = served.ask("POST", path, body.clone()).await;
+        let detail = reply.json()["detail"].as_str().unwrap().to_owned();
+        assert_eq!(reply.status, 400, "{path} {body}: {detail}");
+        let ours = ["struct", "Body", "sequence", "map"];
+        assert!(ours.iter().all(|word| !detail.contains(word)), "{path} {body}: {detail}");
+    }
+}

@@ -94,7 +94,15 @@ async fn upstream_trouble_is_a_502_or_504_and_never_a_hang() {
         read_head(&mut stream).await;
     })
     .await;
-    for (address, status) in [(gone, 502), (silent, 504), (garbage, 502), (hangs_up, 502)] {
+    let switches = upstream(|mut stream| async move {
+        read_head(&mut stream).await;
+        let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+        let _ = stream.write_all(head.as_bytes()).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    })
+    .await;
+    let all = [(gone, 502), (silent, 504), (garbage, 502), (hangs_up, 502), (switches, 502)];
+    for (address, status) in all {
         let running = Start::with("version = 1\n")
             .upstream(address)
             .options(|options| options.upstream_patience = Duration::from_millis(300))
@@ -104,6 +112,44 @@ async fn upstream_trouble_is_a_502_or_504_and_never_a_hang() {
         assert_eq!(reply.status(), status);
         assert_eq!(reply.headers()["content-type"], "application/problem+json");
     }
+}
+
+#[tokio::test]
+async fn an_answer_in_chunks_has_no_other_length() {
+    let both = upstream(|mut stream| async move {
+        read_head(&mut stream).await;
+        let reply = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n\
+                     4\r\nwhat\r\n0\r\n\r\n";
+        let _ = stream.write_all(reply.as_bytes()).await;
+    })
+    .await;
+    let running = Start::with("version = 1\n").upstream(both).run().await;
+    let reply = running.raw(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+    assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("what"), "{reply}");
+    assert!(!reply.to_ascii_lowercase().contains("content-length"), "{reply}");
+}
+
+#[tokio::test]
+async fn more_than_a_hundred_headers_are_too_many_in_either_protocol() {
+    let running = Start::with("version = 1\n").run().await;
+    let stream = TcpStream::connect(running.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    for (count, status) in [(100, 200), (101, 431)] {
+        let mut request = http::Request::get(running.url("/"));
+        for n in 0..count {
+            request = request.header(format!("x-{n}"), "v");
+        }
+        let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
+        let reply = sender.send_request(request).await.unwrap();
+        assert_eq!(reply.status(), status, "{count}");
+    }
+    let many: String = (0..101).map(|n| format!("x-{n}: v\r\n")).collect();
+    let reply = running.raw(format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n").as_bytes()).await;
+    assert!(reply.starts_with("HTTP/1.1 431"), "{reply}");
 }
 
 #[tokio::test]

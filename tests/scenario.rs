@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use rlctl::engine::config::ConfigErrors;
 use rlctl::scenario::read::parse;
@@ -26,7 +27,7 @@ limit = \"5/1s\"
 /// hint.
 type Wrong = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
-const WRONG: [Wrong; 61] = [
+const WRONG: [Wrong; 66] = [
     ("name = \"n\"", "", "1:1", "needs `name`", "name ="),
     ("run = \"10s\"", "", "1:1", "needs `run`", "90s"),
     ("run = \"10s\"", "run = 10", "2:7", "found the number 10", "run = \"90s\""),
@@ -195,6 +196,11 @@ const WRONG: [Wrong; 61] = [
     ("errors == 0", "ap: errors == 0", "8:8", "there is no limiter `ap`", "`api`?"),
     ("errors == 0", "errors during 'x' == 0", "8:23", "nothing is called 'x'", "`t`"),
     ("errors == 0", "errors during 5s..20s == 0", "8:7", "the run ends at 10s", "longer"),
+    ("errors == 0", "errors{traffic=tt} == 0", "8:8", "there is no traffic `tt`", "t"),
+    ("errors == 0", "errors{rule=apy} == 0", "8:8", "there is no rule `apy`", "api"),
+    ("errors == 0", "errors{node=gw-2} == 0", "8:8", "there is no node `gw-2`", "gw-1"),
+    ("errors == 0", "store_calls{shard=2} > 0", "8:8", "there is no shard `2`", "1"),
+    ("errors == 0", "breaker == opne", "8:19", "there is no state `opne`", "open"),
     ("errors == 0", "errors", "8:14", "what must be true", "=="),
 ];
 
@@ -439,5 +445,51 @@ fn the_schema_knows_every_key_and_the_gallery_keeps_to_it() {
     for reference in whole.split("#/$defs/").skip(1) {
         let name = reference.split('"').next().expect("a name");
         assert!(schema["$defs"][name].is_object(), "{name}");
+    }
+}
+
+#[test]
+fn watching_sees_files_that_are_read_and_not_those_that_are_written() {
+    let folder = TempDir::new().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("a.toml"), WHOLE).expect("written");
+    let log = TempDir::new().expect("a folder");
+    let told = || fs::read_to_string(log.path().join("told")).expect("text");
+    let file = |path: &Path| fs::File::create(path).expect("a file");
+    let mut running = rlctl()
+        .args(["scenario", "run", ".", "--watch", "-o", "json", "--report", "json=report.json"])
+        .current_dir(folder.path())
+        .stdout(file(&at("out.json")))
+        .stderr(file(&log.path().join("told")))
+        .spawn()
+        .expect("rlctl runs");
+    let runs_until = |wanted: usize| {
+        let began = Instant::now();
+        while told().matches("watching").count() < wanted {
+            assert!(began.elapsed() < Duration::from_secs(30), "{}", told());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    runs_until(1);
+    fs::write(at("notes.txt"), "nothing of it").expect("written");
+    std::thread::sleep(Duration::from_millis(1_200));
+    assert_eq!(told().matches("watching").count(), 1, "{}", told());
+    fs::write(at("a.toml"), WHOLE.replace("10s", "11s")).expect("written");
+    runs_until(2);
+    let pid = running.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
+    assert_eq!(running.wait().expect("it ends").code(), Some(130));
+    assert!(!told().contains("error"), "a report is no scenario: {}", told());
+}
+
+#[test]
+fn a_run_warns_of_what_a_check_warns_of() {
+    let folder = TempDir::new().expect("a folder");
+    let file = folder.path().join("later.toml");
+    fs::write(&file, WHOLE.replace("limit =", "penalty = true\nlimit =")).expect("written");
+    for verb in ["check", "run"] {
+        let output = rlctl().args(["scenario", verb]).arg(&file).output().expect("rlctl runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("`penalty` is not used by this version"), "{verb}: {said}");
     }
 }

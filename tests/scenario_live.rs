@@ -1,7 +1,8 @@
 //! Scenarios in real time on a real Redis: the same files, the same expectations.
 
 use std::fs;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -76,4 +77,28 @@ fn what_cannot_be_made_is_skipped_and_what_cannot_be_reached_is_5() {
     assert_eq!(output.status.code(), Some(5));
     let (output, _) = run(&scenario("", "open", ""), &["--live"]);
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing_in_a_redis_that_is_somebodys() {
+    let (redis, folder) = (RedisServer::start(), TempDir::new().expect("a folder"));
+    let file = scenario("", "open", "").replace("run = \"4s\"", "run = \"10m\"");
+    fs::write(folder.path().join("live.toml"), file).expect("written");
+    let mut running = rlctl()
+        .args(["scenario", "run", "live.toml", "--live", "--redis", &redis.url()])
+        .current_dir(folder.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("rlctl runs");
+    let keys = || redis.command::<Vec<String>>(&["KEYS", "rlsc*"]);
+    let began = Instant::now();
+    while keys().is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(30), "it counts nothing");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid = running.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
+    assert_eq!(running.wait().expect("it ends").code(), Some(130));
+    assert_eq!(keys(), Vec::<String>::new());
 }

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rlctl::gateway::grpc::messages::rlctl::v1::CheckRequest;
@@ -13,6 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::cli::rlctl;
@@ -359,4 +361,43 @@ async fn a_body_of_a_gigabyte_goes_both_ways_in_constant_memory() {
     assert!(through(&process, gigabyte).await >= gigabyte);
     let grown = process.resident_bytes() - before;
     assert!(grown < 16 << 20, "{grown} bytes more at the peak");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_it_drains_probes_and_dashboards_are_answered() {
+    let (asked, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (began, finish) = (asked.clone(), release.clone());
+    let slow = upstream(move |mut stream| {
+        let (began, finish) = (began.clone(), finish.clone());
+        async move {
+            read_head(&mut stream).await;
+            began.notify_one();
+            finish.notified().await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone").await;
+        }
+    })
+    .await;
+    let mut process = Process::start(&["--upstream", &format!("http://{slow}")]);
+    let url = format!("http://{}/", process.http);
+    let open = tokio::spawn(async move { client().get(url).send().await.unwrap().text().await });
+    asked.notified().await;
+    process.signal("TERM");
+    let admin = process.admin;
+    let status = async |path: &str| {
+        let reply = client().get(format!("http://{admin}{path}")).send().await;
+        reply.expect("it is answered").status().as_u16()
+    };
+    let since = Instant::now();
+    while status("/ready").await != 503 {
+        assert!(since.elapsed() < Duration::from_secs(20), "it never drains");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // By now a door that is to close would have.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    for (path, wanted) in [("/ready", 503), ("/health", 200), ("/metrics", 200)] {
+        assert_eq!(status(path).await, wanted, "{path}");
+    }
+    release.notify_one();
+    assert_eq!(open.await.unwrap().unwrap(), "done");
+    assert_eq!(process.child.wait().expect("it ends").code(), Some(0));
 }

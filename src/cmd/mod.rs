@@ -45,6 +45,7 @@ mod rules_file;
 mod rules_store;
 mod scenario;
 mod scenario_run;
+mod scenario_watch;
 mod schema;
 mod serve;
 mod settings;

@@ -96,11 +96,12 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
 /// What a file gave: scenarios with warnings, or what is wrong.
 type Loaded = (PathBuf, Result<(Vec<Scenario>, Vec<Finding>), LoadError>);
 
-/// Reads everything that the paths mean.
-fn load_all(paths: &[PathBuf]) -> Result<Vec<Loaded>, Failure> {
+/// Reads everything that the paths mean, and that is `wanted`.
+fn load_all(paths: &[PathBuf], wanted: impl Fn(&Path) -> bool) -> Result<Vec<Loaded>, Failure> {
     let mut loaded = Vec::new();
     for path in paths {
-        let found = files::find(path).map_err(|why| Failure::new(Exit::BadFile, why))?;
+        let mut found = files::find(path).map_err(|why| Failure::new(Exit::BadFile, why))?;
+        found.retain(|file| wanted(file));
         if found.is_empty() {
             let what =
                 format!("there are no scenarios in {}; see rlctl scenario init", path.display());
@@ -114,12 +115,18 @@ fn load_all(paths: &[PathBuf]) -> Result<Vec<Loaded>, Failure> {
     Ok(loaded)
 }
 
-/// The scenarios of all files, or a failure after everything wrong was said.
-pub(super) fn usable(paths: &[PathBuf]) -> Result<Vec<Scenario>, Failure> {
-    let (mut scenarios, mut is_bad) = (Vec::new(), false);
-    for (_, read) in load_all(paths)? {
+/// The scenarios of all `wanted` files, with warnings, or a failure after everything wrong was said.
+pub(super) fn usable(
+    paths: &[PathBuf],
+    wanted: impl Fn(&Path) -> bool,
+) -> Result<(Vec<Scenario>, Vec<Finding>), Failure> {
+    let (mut scenarios, mut warnings, mut is_bad) = (Vec::new(), Vec::new(), false);
+    for (_, read) in load_all(paths, wanted)? {
         match read {
-            Ok((some, _)) => scenarios.extend(some),
+            Ok((some, found)) => {
+                scenarios.extend(some);
+                warnings.extend(found);
+            }
             Err(error) => {
                 is_bad = true;
                 say(error);
@@ -127,7 +134,7 @@ pub(super) fn usable(paths: &[PathBuf]) -> Result<Vec<Scenario>, Failure> {
         }
     }
     // Everything is said by now.
-    if is_bad { Err(Failure::new(Exit::BadFile, "")) } else { Ok(scenarios) }
+    if is_bad { Err(Failure::new(Exit::BadFile, "")) } else { Ok((scenarios, warnings)) }
 }
 
 fn say(error: LoadError) {
@@ -143,7 +150,7 @@ fn say(error: LoadError) {
 fn check(paths: &[PathBuf], context: &Context) -> Result<Exit, Failure> {
     let people = context.look.format.is_for_people();
     let (mut errors, mut warnings, mut found) = (0, 0, Vec::new());
-    for (file, read) in load_all(paths)? {
+    for (file, read) in load_all(paths, |_| true)? {
         let verdict = match read {
             Ok((scenarios, some)) => {
                 warnings += some.len();
@@ -219,7 +226,7 @@ fn list(paths: &[PathBuf], context: &Context) -> Result<Exit, Failure> {
         limiters: scenario.limiters.iter().map(|limiter| limiter.name.clone()).collect(),
         expectations: scenario.expectations.len(),
     };
-    let items: Vec<Listed> = usable(paths)?.iter().map(of).collect();
+    let items: Vec<Listed> = usable(paths, |_| true)?.0.iter().map(of).collect();
     context.print_list(&List::new(&items), "").map(|()| Exit::Fine)
 }
 
@@ -245,7 +252,7 @@ fn explain_all(paths: &[PathBuf], context: &Context) -> Result<Exit, Failure> {
         name: scenario.title(),
         text: explain::explain(scenario),
     };
-    let items: Vec<Explained> = usable(paths)?.iter().map(of).collect();
+    let items: Vec<Explained> = usable(paths, |_| true)?.0.iter().map(of).collect();
     if context.look.format.is_for_people() {
         let texts: Vec<&str> = items.iter().map(|item| item.text.as_str()).collect();
         return print(&texts.join("\n")).map(|()| Exit::Fine);

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,13 +11,16 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::printing::tell;
+use super::rules_file::print_findings;
 use super::scenario::usable;
+use super::scenario_watch::{Outputs, stamps};
+use super::simulate_trace::Interruption;
 use super::{Context, Exit, Failure, OPERATOR_DEADLINE};
 use crate::engine::clock::Micros;
+use crate::engine::config::ConfigErrors;
 use crate::ops::local_redis::{self, LocalRedis, LocalRedisError, Plan};
 use crate::output::{Format as Form, Untrusted};
 use crate::scenario::Scenario;
-use crate::scenario::files;
 use crate::scenario::report::{Csv, Event, GitHub, Human, JUnit, Json, Report, Summary, Tap};
 use crate::scenario::run::live::{self, Live, Spawned};
 use crate::scenario::run::{self, Outcome};
@@ -125,8 +127,9 @@ pub(super) async fn run(args: RunArgs, context: &Context) -> Result<Exit, Failur
     if !args.watch {
         return once(&args, context);
     }
+    let outputs = || Outputs::of(args.reports.iter().map(|(_, path)| path.as_path()));
     loop {
-        let before = stamps(&args.paths);
+        let before = stamps(&args.paths, &outputs());
         // A file that is wrong now may be right after the next change.
         if let Err(failure) = once(&args, context)
             && !failure.what.is_empty()
@@ -134,7 +137,7 @@ pub(super) async fn run(args: RunArgs, context: &Context) -> Result<Exit, Failur
             tell(context.log_format, "rlctl", &failure.what);
         }
         context.note("watching; Ctrl-C ends it");
-        while stamps(&args.paths) == before {
+        while stamps(&args.paths, &outputs()) == before {
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
                 _ = tokio::signal::ctrl_c() => return Ok(Exit::Interrupted),
@@ -143,35 +146,8 @@ pub(super) async fn run(args: RunArgs, context: &Context) -> Result<Exit, Failur
     }
 }
 
-/// A file, when it was changed last, and how large it is.
-type Stamp = (PathBuf, Option<(i64, i64, u64)>);
-
-fn stamps(paths: &[PathBuf]) -> Vec<Stamp> {
-    // Imports and rules files lie beside the scenarios, mostly.
-    let folders = paths.iter().map(|path| match path.is_dir() {
-        true => path.clone(),
-        false => path.parent().map_or_else(|| PathBuf::from("."), PathBuf::from),
-    });
-    let mut found = Vec::new();
-    for folder in folders {
-        let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
-        let mut below = files::find(&folder).unwrap_or_default();
-        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
-        below.extend(entries.map(|entry| entry.path()).filter(|path| path.is_file()));
-        found.extend(below);
-    }
-    found.sort();
-    found.dedup();
-    let stamp = |path: PathBuf| {
-        let about = fs::metadata(&path).ok();
-        let stamp = about.map(|about| (about.mtime(), about.mtime_nsec(), about.len()));
-        (path, stamp)
-    };
-    found.into_iter().map(stamp).collect()
-}
-
 fn once(args: &RunArgs, context: &Context) -> Result<Exit, Failure> {
-    let scenarios = chosen(args)?;
+    let scenarios = chosen(args, context)?;
     let mut telling = Telling::new(args, context, scenarios.len())?;
     run_all(&scenarios, args, |scenario, ran| telling.tell(scenario, ran))?;
     telling.finish()
@@ -230,7 +206,7 @@ impl Telling {
 
 /// Runs scenarios in real time; whatever was started for it is ended, also after Ctrl-C.
 async fn live(args: &RunArgs, context: &Context) -> Result<Exit, Failure> {
-    let scenarios = chosen(args)?;
+    let scenarios = chosen(args, context)?;
     let Some(spawn) = args.spawn else {
         let Some(url) = &context.redis else {
             let what = "--live needs a Redis: --redis URL, or --spawn single to start one";
@@ -274,21 +250,19 @@ async fn run_live(
     context: &Context,
     on: &Live,
 ) -> Result<Exit, Failure> {
+    let mut interruption = Interruption::new()?;
     let mut telling = Telling::new(args, context, scenarios.len())?;
     for scenario in scenarios {
         let ran = match on.refuses(scenario) {
             Some(why) => Ran::Skipped(why),
             None => {
                 context.note(format!("{} takes {}", Untrusted(&scenario.title()), scenario.run));
-                let ended = tokio::select! {
-                    ended = live::run(scenario, args.seed, on) => ended,
-                    _ = tokio::signal::ctrl_c() => {
+                match live::run(scenario, args.seed, on, interruption.come()).await {
+                    Ok(Some(outcome)) => Ran::Ended(outcome),
+                    Ok(None) => {
                         telling.finish()?;
                         return Ok(Exit::Interrupted);
                     }
-                };
-                match ended {
-                    Ok(outcome) => Ran::Ended(outcome),
                     Err(error) => return Err(Failure::new(Exit::Unreachable, error)),
                 }
             }
@@ -316,8 +290,12 @@ fn run_one(scenario: &Scenario, seed: Option<u64>) -> Ran {
     run::run(scenario, seed).map_or_else(Ran::Failed, Ran::Ended)
 }
 
-fn chosen(args: &RunArgs) -> Result<Vec<Scenario>, Failure> {
-    let all = usable(&args.paths)?;
+fn chosen(args: &RunArgs, context: &Context) -> Result<Vec<Scenario>, Failure> {
+    let outputs = Outputs::of(args.reports.iter().map(|(_, path)| path.as_path()));
+    let (all, warnings) = usable(&args.paths, |path| !outputs.contain(path))?;
+    if !context.quiet {
+        print_findings(&Err(ConfigErrors { errors: warnings, more: 0 }));
+    }
     let fits = |scenario: &Scenario| {
         let named = args.filter.as_deref().is_none_or(|text| {
             scenario.title().contains(text) || scenario.file.display().to_string().contains(text)

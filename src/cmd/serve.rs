@@ -114,8 +114,14 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     signals.until_stop(&gateway.limiter.policy, &source, context).await;
     context.note("stopping; open requests may finish");
     gateway.drain();
+    sides.drain();
+    let drained = async {
+        let all = serving.stop().await;
+        sides.stop().await;
+        all
+    };
     let exit = tokio::select! {
-        (all, ()) = async { tokio::join!(serving.stop(), sides.stop()) } => {
+        all = drained => {
             if !all {
                 context.note(format!("some requests were cut off after {}", args.drain));
             }

@@ -17,6 +17,7 @@ mod measured;
 mod parse;
 mod per_key;
 mod quantile;
+mod value;
 mod windows;
 mod words;
 

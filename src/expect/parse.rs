@@ -4,9 +4,9 @@ use super::ast::{
     Assertion, Bound, Claim, Comparison, Counted, During, Gauge, Labels, Metric, PerKey, Quantile,
     Span, Timed, Tolerance, Unit, Value, Window,
 };
+use super::value::{self, by_the_period_of, length, number};
 use super::words;
 use crate::engine::clock::Micros;
-use crate::engine::units;
 
 /// Nobody writes longer ones; whatever is longer is something else.
 const MAX_BYTES: usize = 4 * 1024;
@@ -21,7 +21,7 @@ pub struct ExpectError {
 }
 
 impl ExpectError {
-    fn new(at: Span, what: impl Into<String>, hint: impl Into<String>) -> ExpectError {
+    pub(super) fn new(at: Span, what: impl Into<String>, hint: impl Into<String>) -> ExpectError {
         ExpectError { at, what: what.into(), hint: Some(hint.into()) }
     }
 
@@ -37,12 +37,17 @@ pub fn parse(text: &str) -> Result<Assertion, ExpectError> {
         let what = format!("{} bytes are too many for an assertion", text.len());
         return Err(ExpectError::new(0..0, what, format!("at most {MAX_BYTES}")));
     }
-    let mut cursor = Cursor { text, at: 0 };
+    let mut cursor = Cursor { text, at: 0, states: None };
     let limiter = cursor.limiter()?;
     let always = cursor.takes_word("always");
     cursor.space();
     let start = cursor.at;
     let metric = cursor.metric()?;
+    cursor.states = match metric {
+        Metric::Gauge(Gauge::Breaker) => Some(&words::BREAKER),
+        Metric::Gauge(Gauge::State(_)) => Some(&words::QUOTA),
+        _ => None,
+    };
     let labels = cursor.labels()?;
     let metric_at = start..cursor.at;
     let window = cursor.window()?;
@@ -70,6 +75,8 @@ pub fn parse(text: &str) -> Result<Assertion, ExpectError> {
 struct Cursor<'t> {
     text: &'t str,
     at: usize,
+    /// What the value is one of, where that is a state.
+    states: Option<&'static [&'static str; 3]>,
 }
 
 impl<'t> Cursor<'t> {
@@ -363,7 +370,8 @@ impl<'t> Cursor<'t> {
         if self.takes_word("in") {
             let (low, low_at, high, high_at) = self.range()?;
             let whole = low_at.start..high_at.end;
-            let (low, high) = (value(low, low_at, unit)?, value(high, high_at, unit)?);
+            let (low, high) =
+                (value::value(low, low_at, unit)?, value::value(high, high_at, unit)?);
             if let (Value::Number(from), Value::Number(to)) = (&low, &high)
                 && from <= to
             {
@@ -407,8 +415,17 @@ impl<'t> Cursor<'t> {
     }
 
     fn bound(&mut self, unit: Unit) -> Result<Bound, ExpectError> {
-        let (text, at) = self.number();
-        let value = value(text, at, unit)?;
+        let (written, at) = self.number();
+        let value = match (value::value(written, at.clone(), unit)?, self.states) {
+            (Value::Word(word), Some(states)) => {
+                let unknown = || {
+                    let hint = words::hint(&word, states.iter().copied());
+                    ExpectError::new(at, format!("there is no state `{word}`"), hint)
+                };
+                Value::Word(words::state(states, &word).ok_or_else(unknown)?.into())
+            }
+            (value, _) => value,
+        };
         if !self.takes("+-") {
             return Ok(Bound { value, tolerance: None });
         }
@@ -421,7 +438,14 @@ impl<'t> Cursor<'t> {
             // Of a share: so many points of it.
             Some(points) if unit == Unit::Share => Tolerance::Absolute(points / 100.0),
             Some(percent) => Tolerance::Relative(percent / 100.0),
-            None => match self::value(text, at.clone(), unit)? {
+            // The value before it has said per what.
+            None if unit == Unit::PerSecond && !text.contains('/') => {
+                let hint = "write +-2% or +-5";
+                let what = format!("`{text}` is no tolerance");
+                let by = by_the_period_of(written, text);
+                Tolerance::Absolute(by.ok_or_else(|| ExpectError::new(at, what, hint))?)
+            }
+            None => match value::value(text, at.clone(), unit)? {
                 Value::Number(by) => Tolerance::Absolute(by),
                 Value::Word(_) => {
                     let hint = "write +-2% or +-5";
@@ -431,64 +455,4 @@ impl<'t> Cursor<'t> {
         };
         Ok(Bound { value, tolerance: Some(tolerance) })
     }
-}
-
-fn length(text: &str, at: Span) -> Result<Micros, ExpectError> {
-    units::parse_duration(text).map_err(|_| {
-        let what = match text {
-            "" => "a duration is missing here".to_owned(),
-            _ => format!("`{text}` is not a duration"),
-        };
-        ExpectError::new(at, what, "e.g. 300us, 5ms, 1s, 1h30m")
-    })
-}
-
-/// A decimal number, not negative.
-fn number(text: &str) -> Option<f64> {
-    let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    if plain { text.parse().ok().filter(|n: &f64| n.is_finite()) } else { None }
-}
-
-fn value(text: &str, at: Span, unit: Unit) -> Result<Value, ExpectError> {
-    let counted = |text: &str| {
-        units::parse_count(text).map(|count| count as f64).ok().or_else(|| number(text))
-    };
-    let (read, hint) = match unit {
-        Unit::Word => {
-            let plain = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
-            let word = !text.is_empty() && text.chars().all(plain);
-            return if word {
-                Ok(Value::Word(text.into()))
-            } else {
-                Err(ExpectError::new(at, "a word is missing here", "e.g. open, closed, throttled"))
-            };
-        }
-        Unit::Count => (counted(text), "write a number, e.g. 500, 10k"),
-        Unit::Index => {
-            (number(text).filter(|n| *n <= 1.0), "write a number from 0 to 1, e.g. 0.95")
-        }
-        Unit::Share => {
-            let share = text.strip_suffix('%').and_then(number).map(|percent| percent / 100.0);
-            (share, "write percent, e.g. 1%")
-        }
-        Unit::Duration => {
-            let zero = (text == "0").then_some(0.0);
-            let micros = units::parse_duration(text).ok().map(|length| length.0 as f64);
-            (micros.or(zero), "write a duration, e.g. 300us, 5ms, 1s")
-        }
-        Unit::PerSecond => {
-            let rate = text.split_once('/').and_then(|(count, period)| {
-                let period = units::parse_period(period).ok().filter(|p| *p > Micros::ZERO)?;
-                Some(counted(count)? * Micros::SECOND.0 as f64 / period.0 as f64)
-            });
-            (rate, "write a rate, e.g. 100/s, 600/m")
-        }
-    };
-    read.map(Value::Number).ok_or_else(|| {
-        let what = match text {
-            "" => "a value is missing here".to_owned(),
-            _ => format!("`{text}` does not fit this metric"),
-        };
-        ExpectError::new(at, what, hint)
-    })
 }

@@ -48,6 +48,17 @@ pub(super) const LABELS: [&str; 7] =
 pub(super) const OUTCOMES: [&str; 8] =
     ["allowed", "rejected", "limited", "shadow_rejected", "degraded", "shed", "error", "timeout"];
 
+/// What a breaker can be, by the number that metrics have for it.
+pub(super) const BREAKER: [&str; 3] = ["closed", "half-open", "open"];
+/// What a quota can be, likewise.
+pub(super) const QUOTA: [&str; 3] = ["normal", "warning", "throttled"];
+
+/// One of these states, named or numbered.
+pub(super) fn state(states: &[&'static str; 3], written: &str) -> Option<&'static str> {
+    let numbered = written.parse::<usize>().ok().and_then(|number| states.get(number));
+    numbered.or_else(|| states.iter().find(|state| **state == written)).copied()
+}
+
 /// Every metric there is.
 pub(super) fn metrics() -> impl Iterator<Item = &'static str> + Clone {
     let counted = COUNTED.iter().map(|(name, _)| *name);

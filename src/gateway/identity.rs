@@ -68,12 +68,27 @@ impl Caller {
             return;
         }
         if !sources.trust_user_from_any {
-            headers.remove(sources.user_header.as_str());
+            remove_in_any_spelling(headers, &sources.user_header);
         }
         if let Some(tier) = &sources.tier_header {
-            headers.remove(tier.as_str());
+            remove_in_any_spelling(headers, tier);
         }
     }
+}
+
+/// Removes a header, and those that an upstream may take for it: to many, `X_User_Id` and
+/// `X-User-Id` are one.
+pub(super) fn remove_in_any_spelling(headers: &mut HeaderMap, name: &str) {
+    headers.remove(name);
+    // Hardly a message has any.
+    if headers.keys().all(|other| !other.as_str().contains('_')) {
+        return;
+    }
+    let spelled = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    let is_one =
+        |other: &&HeaderName| other.as_str().bytes().map(spelled).eq(name.bytes().map(spelled));
+    let others: Vec<HeaderName> = headers.keys().filter(is_one).cloned().collect();
+    others.iter().for_each(|other| drop(headers.remove(other)));
 }
 
 fn is_trusted(sources: &IdentitySources, address: IpAddr) -> bool {
@@ -196,6 +211,23 @@ limits = ["1/1s"]
         ];
         assert_eq!(names("203.0.113.7", lies), ["ip:203.0.113.7"]);
         assert_eq!(caller("203.0.113.7", lies).unwrap().tier, None);
+    }
+
+    #[test]
+    fn what_a_stranger_claims_reaches_no_upstream_in_any_spelling() {
+        let (policy, _) = parse_policy("p.toml", POLICY, Micros::ZERO).unwrap();
+        let all = ["x-user-id", "x_user_id", "x-user_id", "x_tier", "x_other", "accept"];
+        for (peer, left) in [("203.0.113.7", &["x_other", "accept"][..]), ("10.9.9.9", &all)] {
+            let mut headers = HeaderMap::new();
+            for name in all {
+                headers.append(name, HeaderValue::from_static("v"));
+            }
+            let caller = caller(peer, &[]).unwrap();
+            caller.drop_unbelieved(&policy.identity, &mut headers);
+            let names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+            assert_eq!(names.len(), left.len(), "{peer}: {names:?}");
+            assert!(left.iter().all(|name| names.contains(name)), "{peer}: {names:?}");
+        }
     }
 
     #[test]

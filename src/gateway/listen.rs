@@ -31,10 +31,16 @@ const TAKES_WITHIN: Duration = Duration::from_secs(60);
 /// Request line and headers of one request.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
+pub(super) const TOO_MANY_HEADERS: &str = "more than 100 headers";
 const MAX_STREAMS: u32 = 200;
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// After a failure to accept (no file descriptors left) others must end before it can go better.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// In HTTP/1.1 they are refused while they are read; HTTP/2 counts only their bytes.
+pub(super) fn has_too_many_headers<B>(request: &Request<B>) -> bool {
+    request.headers().len() > MAX_HEADERS
+}
 
 /// One of the connections that may be open, until the last who holds it lets go.
 #[derive(Clone, Debug)]

@@ -24,6 +24,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Sides {
     stop: watch::Sender<bool>,
+    stop_grpc: watch::Sender<bool>,
     serving: JoinSet<()>,
 }
 
@@ -35,15 +36,17 @@ impl Sides {
         grpc: Option<StdListener>,
     ) -> io::Result<Sides> {
         let (stop, closing) = watch::channel(false);
+        let (stop_grpc, closing_grpc) = watch::channel(false);
         let mut serving = JoinSet::new();
         serving.spawn(serve_admin(
             api::router(gateway.clone(), access.clone()),
             TcpListener::from_std(admin)?,
-            closing.clone(),
+            closing,
         ));
         if let Some(grpc) = grpc {
             let listener = TcpListener::from_std(grpc)?;
-            let (gateway, access, mut closing) = (gateway.clone(), access.clone(), closing);
+            let (gateway, access) = (gateway.clone(), access.clone());
+            let mut closing = closing_grpc;
             serving.spawn(async move {
                 let stopped = async {
                     let _ = closing.wait_for(|closing| *closing).await;
@@ -52,11 +55,18 @@ impl Sides {
                 let _ = grpc::serve(gateway, listener, access, stopped).await;
             });
         }
-        Ok(Sides { stop, serving })
+        Ok(Sides { stop, stop_grpc, serving })
+    }
+
+    /// No further decisions over gRPC; who looks is answered until [`Sides::stop`]: while clients
+    /// finish, probes must hear that this gateway is not ready, and dashboards see it end.
+    pub fn drain(&self) {
+        self.stop_grpc.send_replace(true);
     }
 
     /// Nothing new; what is on its way may end.
     pub async fn stop(mut self) {
+        self.stop_grpc.send_replace(true);
         self.stop.send_replace(true);
         while self.serving.join_next().await.is_some() {}
     }

@@ -37,6 +37,49 @@ pub fn load(path: &Path) -> Result<(Vec<Scenario>, Vec<Finding>), LoadError> {
     all.scenarios().map_err(LoadError::Bad)
 }
 
+/// Every file that the scenarios of `path` are made of: itself, what it imports, rules, logs. Also of
+/// one that is wrong, as far as it can be read, and also those that do not exist.
+pub fn sources(path: &Path) -> Vec<PathBuf> {
+    let mut found = vec![path.to_owned()];
+    let Ok(text) = files::read_text(path) else { return found };
+    let name = path.display().to_string();
+    let mut texts = vec![Loaded { path: path.to_owned(), name, text, importer: None }];
+    import_all(&mut texts);
+    let all = Texts { texts: &texts, failed: &[] };
+    let mut findings = all.findings();
+    let parsed = texts.iter().zip(&mut findings);
+    let (read, trees): (Vec<&Loaded>, Vec<Node<'_>>) = parsed
+        .filter_map(|(loaded, findings)| Some((loaded, tree::parse(&loaded.name, findings)?)))
+        .unzip();
+    found.extend(texts.iter().map(|loaded| loaded.path.clone()));
+    let chosen = combinations(&all.matrix(&trees, &mut findings));
+    for (loaded, tree) in read.into_iter().zip(&trees) {
+        for chosen in &chosen {
+            let mut tree = tree.clone();
+            fill(&mut tree, chosen);
+            found.extend(named(&tree).map(|name| loaded.folder().join(name)));
+        }
+    }
+    found
+}
+
+/// The files that one names.
+fn named(tree: &Node<'_>) -> impl Iterator<Item = String> {
+    let mut names = Vec::new();
+    if let Some(file) = tree.table() {
+        names.extend(file.texts("import").map(|text| text.it.to_owned()));
+        let limiters = file.table("limiter").map(|all| all.entries.as_slice()).unwrap_or_default();
+        let limiters = limiters.iter().map(|entry| (&entry.node, "rules"));
+        let changes = file.list("change").iter().map(|node| (node, "rules"));
+        let traffic = file.list("traffic").iter().map(|node| (node, "log"));
+        for (node, key) in limiters.chain(changes).chain(traffic) {
+            let text = node.table().and_then(|table| table.text(key));
+            names.extend(text.map(|text| text.it.to_owned()));
+        }
+    }
+    names.into_iter()
+}
+
 /// One scenario from a text, as if it stood in a file of that name; it can import nothing.
 pub fn parse(name: &str, text: &str) -> Result<(Vec<Scenario>, Vec<Finding>), ConfigErrors> {
     let loaded = Loaded { path: name.into(), name: name.into(), text: text.into(), importer: None };

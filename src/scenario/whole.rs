@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use self::expectations::Around;
 use super::draft::{ChangeDraftWhat, Decides, Draft, LimiterDraft, hint};
 use super::model::{
     ArrivalPart, ChangePart, ChangeWhat, KeyPart, Kind, LimiterPart, Scenario, Spot, StorePart,
@@ -71,8 +72,16 @@ impl<'t> Whole<'_, 't> {
             draft.faults.iter().filter_map(|f| self.fault(f, &store, &limiters, run)).collect();
         let changes = self.changes(&draft, &limiters);
         let events = self.names(&draft, run);
+        let around = Around {
+            limiters: &limiters,
+            store: &store,
+            traffic: &traffic,
+            changes: &changes,
+            events: &events,
+            run,
+        };
         for (expectation, spot) in &draft.expectations {
-            self.expectation(expectation, *spot, &limiters, &store, &events, run);
+            self.expectation(expectation, *spot, &around);
         }
         Some(Scenario {
             file: file.to_owned(),

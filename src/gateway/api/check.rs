@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::charges::ChargeError;
-use super::input::{Answered, Json, LARGE};
+use super::input::{Answered, Json, LARGE, Object};
 use super::problem::Problem;
 use super::wanted::{self, AliasBody, CheckAnswer, CheckBody, Wanted};
 use super::{Api, Shared};
@@ -38,7 +38,7 @@ pub(super) async fn alias(State(api): State<Shared>, Json(body): Json<AliasBody>
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BatchBody {
-    checks: Vec<CheckBody>,
+    checks: Vec<Object<CheckBody>>,
 }
 
 /// One answer of a batch: what the check alone would be answered, and with which status.
@@ -61,7 +61,7 @@ pub(super) async fn batch(
     }
     let moment = api.gateway.moment();
     let mut all = Vec::with_capacity(count);
-    for (body, place) in body.checks.into_iter().zip(0..) {
+    for (Object(body), place) in body.checks.into_iter().zip(0..) {
         let about = |problem: Problem| problem.about(&format!("checks[{place}]"));
         all.push(Wanted::read(body, &moment).map_err(about)?);
     }

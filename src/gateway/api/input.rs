@@ -1,6 +1,9 @@
 //! What requests bring: bodies, names in paths, queries. Whatever is wrong with them is told as a
 //! problem, with the name of the field.
 
+use std::fmt;
+use std::marker::PhantomData;
+
 use axum::body::{Body, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::response::Response;
@@ -8,7 +11,8 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap};
 use http::request::Parts;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
 
 use super::problem::Problem;
 use crate::engine::clock::Micros;
@@ -61,7 +65,53 @@ async fn read(body: Body, most: usize) -> Result<axum::body::Bytes, Problem> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(bytes).map_err(|error| Problem::malformed(format!("the body: {error}")))
+    let read = serde_json::from_slice(bytes).map(|Object(body)| body);
+    read.map_err(|error| Problem::malformed(format!("the body: {}", plain(&error.to_string()))))
+}
+
+/// A `T` that is written as an object, with the names of its fields: a list could be read in their
+/// order, and would mean something else after the next version.
+#[derive(Debug)]
+pub(super) struct Object<T>(pub(super) T);
+
+impl<'d, T: Deserialize<'d>> Deserialize<'d> for Object<T> {
+    fn deserialize<D: serde::Deserializer<'d>>(from: D) -> Result<Object<T>, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+
+        impl<'d, T: Deserialize<'d>> Visitor<'d> for Fields<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'d>>(self, fields: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(fields))
+            }
+        }
+
+        from.deserialize_map(Fields(PhantomData)).map(Object)
+    }
+}
+
+/// The same in the words of JSON: `struct ListBody` and `map` are ours.
+fn plain(error: &str) -> String {
+    let mut words = Vec::new();
+    let mut all = error.split(' ').peekable();
+    while let Some(word) = all.next() {
+        match (word, all.peek()) {
+            ("struct" | "enum", Some(name)) if name.starts_with(|c: char| c.is_uppercase()) => {
+                all.next();
+                words.push("an object");
+            }
+            ("map", _) => words.push("an object"),
+            ("map,", _) => words.push("an object,"),
+            ("sequence", _) => words.push("a list"),
+            ("sequence,", _) => words.push("a list,"),
+            _ => words.push(word),
+        }
+    }
+    words.join(" ")
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -145,9 +145,23 @@ impl Api {
             }
         };
         if outcome.was_nothing() {
+            if let Some(place) = self.place_in_policy(list, from) {
+                return Err(Problem::conflict(format!(
+                    "{from} stands in the rules, at {place}: remove it there"
+                )));
+            }
             return Err(Problem::not_found(format!("{from} is not on this list")));
         }
         Ok(changed(&outcome))
+    }
+
+    /// Where the policy has just that entry, which is not an operator's to take away.
+    fn place_in_policy(&self, list: List, target: &str) -> Option<policy::Place> {
+        let current = self.gateway.limiter.policy.current()?;
+        let wanted = target.parse::<Pattern>().ok()?.to_string();
+        let is_it = |pattern: &Pattern| pattern.to_string() == wanted;
+        let listed = list.of_policy(current.rules.policy());
+        listed.iter().find(|one| one.matches.iter().any(is_it)).map(|one| one.place.clone())
     }
 
     /// Those that operators put there, and those of the policy.

@@ -36,6 +36,7 @@ use self::charges::Charges;
 use self::problem::Problem;
 use super::Gateway;
 use super::access::Access;
+use super::listen::{TOO_MANY_HEADERS, has_too_many_headers};
 
 /// What the API says of itself.
 pub const OPENAPI: &str = include_str!("openapi.json");
@@ -75,6 +76,10 @@ pub async fn answer<B>(router: Router, mut request: Request<B>, peer: SocketAddr
 where
     B: axum::body::HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
+    if has_too_many_headers(&request) {
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Problem::new(status, TOO_MANY_HEADERS).into_response();
+    }
     request.extensions_mut().insert(ConnectInfo(peer));
     match router.oneshot(request).await {
         Ok(response) => response,

@@ -37,6 +37,9 @@ pub(super) async fn ready(State(api): State<Shared>) -> Answered {
     if api.gateway.is_ready() {
         return Ok(super::json(StatusCode::OK, &json!({ "status": "ready" })));
     }
+    if api.gateway.is_draining() {
+        return Err(Problem::unavailable("this gateway is stopping"));
+    }
     Err(Problem::unavailable("there is no policy yet, or every rule is closed without its store"))
 }
 

@@ -9,6 +9,8 @@ use http::header::{
 };
 use http::{Method, Request, Uri, Version};
 
+use crate::gateway::identity::remove_in_any_spelling;
+
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const PROXY_AUTHORIZATION: HeaderName = HeaderName::from_static("proxy-authorization");
@@ -102,6 +104,14 @@ pub(super) fn drop_hop_headers(headers: &mut HeaderMap) {
     remove_any(headers, &OF_ONE_HOP);
 }
 
+/// An answer in chunks has no other length, whatever its upstream says besides: whoever believed that
+/// one would take a part of this answer for the next.
+pub(super) fn drop_wrong_length(headers: &mut HeaderMap) {
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
+}
+
 /// Most messages have none of them, and looking through the few that they have is cheaper than
 /// looking for each.
 fn remove_any(headers: &mut HeaderMap, names: &[HeaderName]) {
@@ -114,6 +124,9 @@ fn remove_any(headers: &mut HeaderMap, names: &[HeaderName]) {
 pub(super) fn tell_origin(headers: &mut HeaderMap, hop: Hop, uri: &Uri) {
     if !hop.is_trusted {
         remove_any(headers, &OF_THE_ORIGIN);
+        if headers.keys().any(|name| name.as_str().contains('_')) {
+            OF_THE_ORIGIN.iter().for_each(|name| remove_in_any_spelling(headers, name.as_str()));
+        }
     }
     let mut chain = Vec::new();
     for line in headers.get_all(X_FORWARDED_FOR) {

@@ -21,12 +21,14 @@ use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
 use self::body::{Progress, Watched};
-use self::forward::{Hop, drop_hop_headers, malformed, tell_origin, wanted_upgrade};
+use self::forward::{
+    Hop, drop_hop_headers, drop_wrong_length, malformed, tell_origin, wanted_upgrade,
+};
 use self::hold::Hold;
 use self::pool::{Pool, UpstreamError};
 use super::headers::tell_limits;
-use super::identity::Caller;
-use super::listen::Place;
+use super::identity::{Caller, remove_in_any_spelling};
+use super::listen::{Place, TOO_MANY_HEADERS, has_too_many_headers};
 use super::own_limits::own_limits;
 use super::refusal::{problem, refusal};
 use super::{Answer, Gateway};
@@ -115,6 +117,9 @@ impl Proxy {
     }
 
     async fn reply(&self, request: Request<Incoming>, peer: Peer) -> Reply {
+        if has_too_many_headers(&request) {
+            return own(problem(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, TOO_MANY_HEADERS));
+        }
         if let Some(why) = malformed(&request) {
             return own(problem(StatusCode::BAD_REQUEST, why));
         }
@@ -163,7 +168,7 @@ impl Proxy {
         settings: &GatewaySettings,
     ) -> Reply {
         // Who may be believed stands in the policy: without one, nobody.
-        request.headers_mut().remove(IdentitySources::default().user_header);
+        remove_in_any_spelling(request.headers_mut(), &IdentitySources::default().user_header);
         let identities = [];
         let attempt = Attempt { identities: &identities, target: Target::default(), tier: None };
         let demand = Demand::of(Cost::ONE);
@@ -295,7 +300,9 @@ impl Proxy {
                 UpstreamError::Silent(_) | UpstreamError::ConnectTimeout => {
                     StatusCode::GATEWAY_TIMEOUT
                 }
-                UpstreamError::Connect(_) | UpstreamError::Broken(_) => StatusCode::BAD_GATEWAY,
+                UpstreamError::Connect(_) | UpstreamError::Broken(_) | UpstreamError::Switched => {
+                    StatusCode::BAD_GATEWAY
+                }
             };
             own(problem(status, &format!("the upstream {error}")))
         });
@@ -329,12 +336,15 @@ impl Proxy {
         let progress = Progress::new();
         let request = Request::from_parts(parts, Watched::new(body, progress.clone()));
         let (mut response, lease) = pool.send(request, &progress, self.patience).await?;
-        if let (Some(client), StatusCode::SWITCHING_PROTOCOLS) = (client, response.status()) {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            // Passed on, the client would take what comes next on its connection for something else.
+            let Some(client) = client else { return Err(UpstreamError::Switched) };
             let upstream = hyper::upgrade::on(&mut response);
             upgrade::tunnel(client, upstream, places);
             return Ok(response.map(|_| ReplyBody::own("")));
         }
         let (mut parts, body) = response.into_parts();
+        drop_wrong_length(&mut parts.headers);
         drop_hop_headers(&mut parts.headers);
         parts.version = Version::HTTP_11;
         parts.extensions.clear();

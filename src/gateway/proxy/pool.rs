@@ -54,6 +54,8 @@ pub(super) enum UpstreamError {
     Silent(Duration),
     #[error("broke off: {0}")]
     Broken(hyper::Error),
+    #[error("went on in another protocol, and nobody had asked for one")]
+    Switched,
 }
 
 #[derive(Debug)]

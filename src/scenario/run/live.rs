@@ -1,10 +1,13 @@
 //! The same scenario in real time, on a real Redis: one that was given, or one that was started for
 //! it and can be broken. Everything is undone at the end, also of a run that was interrupted.
 
+use std::cell::RefCell;
+use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
+use tokio::task::LocalSet;
 
 use super::time::Time;
 use super::world::World;
@@ -17,7 +20,7 @@ use crate::engine::store::redis::{RedisAddress, RedisOptions};
 use crate::engine::store::simulated::Effect;
 use crate::engine::store::{RedisStore, Store, StoreError};
 use crate::ops::local_redis::{self, LocalRedis, LocalRedisError};
-use crate::scenario::model::{FaultPart, FaultWhat, Kind, On, Scenario};
+use crate::scenario::model::{FaultPart, FaultWhat, Kind, LimiterPart, On, Scenario};
 
 /// How long a connection may take.
 const CONNECT: Micros = Micros(5 * Micros::SECOND.0);
@@ -188,18 +191,45 @@ impl Live {
     }
 }
 
-/// Lets a scenario happen in real time, on the thread that calls it. Dropped half-way it leaves its
-/// keys to their TTL, and a Redis of ours to whoever ends it.
+/// Lets a scenario happen in real time, on the thread that calls it; none when `stop` came first. Its
+/// keys are removed in either case; a Redis of ours is left to whoever ends it.
 pub async fn run(
     scenario: &Scenario,
     seed: Option<u64>,
     live: &Live,
-) -> Result<Outcome, LiveError> {
-    let tasks = tokio::task::LocalSet::new();
-    tasks.run_until(run_here(scenario, seed.unwrap_or(scenario.seed), live)).await
+    stop: impl Future<Output = ()>,
+) -> Result<Option<Outcome>, LiveError> {
+    let seed = seed.unwrap_or(scenario.seed);
+    let begun = Begun::default();
+    let tasks = LocalSet::new();
+    let ended = tokio::select! {
+        ended = tasks.run_until(happen(scenario, seed, live, &begun)) => Some(ended),
+        () = stop => None,
+    };
+    // Nobody may count any more while it is undone.
+    drop(tasks);
+    let begun = begun.take();
+    for (_, world) in &begun {
+        world.forget_keys().await;
+    }
+    let Some(ended) = ended else { return Ok(None) };
+    ended?;
+    let recordings: Vec<_> = begun
+        .iter()
+        .map(|(limiter, world)| (limiter.name.as_str(), world.finish(limiter)))
+        .collect();
+    Ok(Some(judged(scenario, seed, &recordings)))
 }
 
-async fn run_here(scenario: &Scenario, seed: u64, live: &Live) -> Result<Outcome, LiveError> {
+/// The limiters of a run that may have written something.
+type Begun<'s> = RefCell<Vec<(&'s LimiterPart, Rc<World>)>>;
+
+async fn happen<'s>(
+    scenario: &'s Scenario,
+    seed: u64,
+    live: &Live,
+    begun: &Begun<'s>,
+) -> Result<(), LiveError> {
     let address = live.address()?;
     let mut connected = Vec::new();
     for limiter in &scenario.limiters {
@@ -233,21 +263,17 @@ async fn run_here(scenario: &Scenario, seed: u64, live: &Live) -> Result<Outcome
             }
         }
         time.spawn(world.clone().watch_breakers());
+        begun.borrow_mut().push((limiter, world.clone()));
         world.start(limiter, plan);
-        started.push((limiter, world));
+        started.push(world);
     }
     let faults = scenario.faults.iter().map(|fault| live.break_things(&time, fault));
     futures_util::future::try_join_all(faults).await?;
     let last = scenario.run + LAST_ANSWERS;
-    while started.iter().any(|(_, world)| world.under_way.get() > 0) && time.now() < last {
+    while started.iter().any(|world| world.under_way.get() > 0) && time.now() < last {
         tokio::time::sleep(GLANCE).await;
     }
-    let mut recordings = Vec::new();
-    for (limiter, world) in &started {
-        world.forget_keys().await;
-        recordings.push((limiter.name.as_str(), world.finish(limiter)));
-    }
-    Ok(judged(scenario, seed, &recordings))
+    Ok(())
 }
 
 /// The next moment at which the windows of all limiters begin together.
@@ -291,13 +317,15 @@ impl World {
         }
     }
 
-    /// What the run has left in Redis.
+    /// What the run has left in Redis. By each gateway's own connection: what it had sent when it was
+    /// stopped is carried out before, and cannot come back after.
     async fn forget_keys(&self) {
-        let Some(node) = self.nodes.first() else { return };
-        let store = node.limiter.borrow().store.clone();
-        if let Store::Redis(store) = &*store {
-            // What cannot be removed ends with its TTL.
-            drop(store.remove(self.identities.iter().flatten()).await);
+        for node in &self.nodes {
+            let store = node.limiter.borrow().store.clone();
+            if let Store::Redis(store) = &*store {
+                // What cannot be removed ends with its TTL.
+                drop(store.remove(self.identities.iter().flatten()).await);
+            }
         }
     }
 }

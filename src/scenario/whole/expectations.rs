@@ -5,20 +5,25 @@ use std::collections::BTreeMap;
 use super::Whole;
 use crate::engine::clock::Micros;
 use crate::engine::config::read::At;
-use crate::expect::{Claim, Counted, During, Gauge, Metric};
+use crate::expect::{Assertion, Claim, Counted, During, Gauge, Metric};
 use crate::scenario::draft::{hint, inside};
-use crate::scenario::model::{Expectation, Kind, LimiterPart, Spot, StorePart};
+use crate::scenario::model::{
+    ChangePart, ChangeWhat, Expectation, Kind, LimiterPart, Spot, StorePart, TrafficPart,
+};
+
+/// What an assertion can speak of.
+pub(super) struct Around<'a> {
+    pub(super) limiters: &'a [LimiterPart],
+    pub(super) store: &'a StorePart,
+    pub(super) traffic: &'a [TrafficPart],
+    pub(super) changes: &'a [ChangePart],
+    pub(super) events: &'a BTreeMap<String, (Micros, Micros)>,
+    pub(super) run: Micros,
+}
 
 impl Whole<'_, '_> {
-    pub(super) fn expectation(
-        &mut self,
-        expectation: &Expectation,
-        spot: Spot,
-        limiters: &[LimiterPart],
-        store: &StorePart,
-        events: &BTreeMap<String, (Micros, Micros)>,
-        run: Micros,
-    ) {
+    pub(super) fn expectation(&mut self, expectation: &Expectation, spot: Spot, all: &Around<'_>) {
+        let Around { limiters, store, events, run, .. } = *all;
         let assertion = &expectation.assertion;
         let names = limiters.iter().map(|limiter| limiter.name.as_str());
         if let Some(name) = &assertion.limiter
@@ -54,6 +59,11 @@ impl Whole<'_, '_> {
             let at = self.part(expectation, spot, assertion.metric_at.clone());
             self.error(at, message, hint);
         }
+        for (label, value, known) in unknown_labels(assertion, all) {
+            let at = self.part(expectation, spot, assertion.metric_at.clone());
+            let hint = hint(value, known.iter().map(String::as_str));
+            self.error(at, format!("there is no {label} `{value}`"), hint);
+        }
         if let Some(region) = &assertion.labels.region {
             self.error(
                 spot,
@@ -68,6 +78,45 @@ impl Whole<'_, '_> {
         let words = self.files[spot.file].source.words(spot.span);
         Spot { span: inside(words, text, part), ..spot }
     }
+}
+
+/// Labels that name nothing, with what they could have named.
+fn unknown_labels<'e>(
+    assertion: &'e Assertion,
+    all: &Around<'_>,
+) -> Vec<(&'static str, &'e str, Vec<String>)> {
+    let wanted = assertion.limiter.as_deref();
+    let limiters =
+        || all.limiters.iter().filter(|limiter| wanted.is_none_or(|name| name == limiter.name));
+    // Of an unknown limiter nothing can be known.
+    if limiters().next().is_none() {
+        return Vec::new();
+    }
+    let known = |label: &str| -> Option<Vec<String>> {
+        Some(match label {
+            "traffic" => all.traffic.iter().map(|part| part.name.clone()).collect(),
+            "node" => {
+                let most = limiters().map(|limiter| limiter.nodes).max().unwrap_or(1);
+                (1..=most).map(|node| format!("gw-{node}")).collect()
+            }
+            "shard" => (1..=all.store.shards).map(|shard| shard.to_string()).collect(),
+            "rule" => {
+                let changed = all.changes.iter().filter_map(|change| match &change.what {
+                    ChangeWhat::Rules(policy) => Some(policy),
+                    _ => None,
+                });
+                let policies = limiters().map(|limiter| &limiter.policy).chain(changed);
+                policies.flat_map(|policy| &policy.rules).map(|rule| rule.name.clone()).collect()
+            }
+            _ => return None,
+        })
+    };
+    let given = assertion.labels.given();
+    let unknown = given.filter_map(|(label, value)| {
+        let known = known(label)?;
+        (!known.iter().any(|name| name == value)).then_some((label, value, known))
+    });
+    unknown.collect()
 }
 
 fn cannot_be_measured(metric: &Metric, store: &StorePart) -> Option<(&'static str, &'static str)> {
