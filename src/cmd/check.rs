@@ -11,7 +11,7 @@ use crate::engine::clock::Micros;
 use crate::engine::failure::OnFailure;
 use crate::engine::identity::Identity;
 use crate::engine::limit::Cost;
-use crate::engine::limiter::{Asked, Demand, Limiter, Reached, Shadow, Verdict};
+use crate::engine::limiter::{Asked, By, Demand, Limiter, Reached, Shadow, Verdict};
 use crate::engine::plan::{Attempt, Entry, Plan, plan};
 use crate::engine::store::{
     Check, DEFAULT_IDEMPOTENCY_TTL, Idempotency, MemoryStore, RuleLimit, Store, StoreError,
@@ -110,6 +110,7 @@ async fn by_limits(args: &Args, demand: Demand<'_>, context: &Context) -> Result
         identity: args.identity.clone(),
         limit: limit.clone(),
         decision: *decision,
+        by: By::Store,
     });
     let reached = Reached::Limits { decided, asked: asked.collect() };
     Ok(Verdict::by(answer.allowed(), reached))
@@ -135,7 +136,7 @@ async fn by_rules(
     };
     let store = Arc::new(open_store(args, context).await?);
     let on_failure = OnFailure::Tell;
-    let limiter = Limiter { rules: in_force.rules.clone(), store, on_failure };
+    let limiter = Limiter { rules: in_force.rules.clone(), store, on_failure, hot: None };
     let verdict = limiter.check(&attempt, &standings, demand).await.map_err(store_failure)?;
     in_force.note_switches(context);
     if let Some(note) = place.left_out(&in_force.rules, &args.identity) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::engine::concurrency::AtOnce;
+use crate::engine::hot;
 use crate::engine::limit::Algorithm;
 use crate::engine::policy::{
     Breaker, GatewaySettings, IdentitySources, LimitSpec, Listed, Policy, ResponseSettings, Rule,
@@ -91,6 +92,7 @@ pub(super) fn scope(rule: &Rule) -> Attributes {
         ("also", rule.also.to_string()),
         ("missing", if rule.reject_missing { "reject".into() } else { "allow".to_string() }),
         ("concurrency", at_once_in_words(rule)),
+        ("hot", hot_in_words(rule)),
         ("idempotency", if rule.honours_idempotency { "header" } else { "none" }.into()),
     ]
     .map(|(name, text)| (name.to_string(), text))
@@ -99,6 +101,12 @@ pub(super) fn scope(rule: &Rule) -> Attributes {
 
 fn at_once_in_words(rule: &Rule) -> String {
     rule.at_once.map_or("any".into(), |AtOnce { max, wait }| format!("{max}, waiting {wait}"))
+}
+
+fn hot_in_words(rule: &Rule) -> String {
+    rule.hot.map_or("never".into(), |hot::Settings { threshold, lease }| {
+        format!("above {threshold}/s, leases of {lease}")
+    })
 }
 
 /// What holds for the whole policy. The fields are named, so that none is forgotten.

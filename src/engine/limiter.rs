@@ -9,12 +9,15 @@ use smallvec::{SmallVec, smallvec};
 use super::clock::Micros;
 use super::concurrency::{Busy, Concurrency, Place};
 use super::failure::{Degraded, Local, OnFailure};
+use super::hot::{self, HotKeys, Put};
 use super::identity::Identity;
 use super::limit::{Cost, Decision, deciding};
 use super::plan::{Attempt, Entry, Plan, Question, Questions, Source, Standing, plan};
 use super::policy::OnStoreError;
 use super::rules::Rules;
-use super::store::{Answer, Charge, Check, Idempotency, RuleLimit, Settlement, Store, StoreError};
+use super::store::{Charge, Check, Idempotency, RuleLimit, Settlement, Store, StoreError};
+
+pub use super::hot::By;
 
 /// Takes decisions by a policy, on a store.
 #[derive(Debug)]
@@ -22,9 +25,11 @@ pub struct Limiter {
     pub rules: Arc<Rules>,
     pub store: Arc<Store>,
     pub on_failure: OnFailure,
+    /// Decides about keys that very much is asked about; none: the store decides everything.
+    pub hot: Option<Arc<HotKeys>>,
 }
 
-type Answers = SmallVec<[Result<Answer, StoreError>; 2]>;
+type Puts = SmallVec<[Put; 2]>;
 
 /// The answer to a request, and how it was reached.
 #[derive(Clone, Debug)]
@@ -78,6 +83,7 @@ pub struct Asked {
     pub identity: Identity,
     pub limit: Arc<RuleLimit>,
     pub decision: Decision,
+    pub by: By,
 }
 
 impl Asked {
@@ -177,39 +183,78 @@ impl Limiter {
     ) -> Result<Verdict, StoreError> {
         let checks: SmallVec<[Check<'_>; 2]> =
             questions.enforced.iter().map(|q| check(q, demand)).collect();
-        let answers: Answers = match (unreachable, checks.as_slice()) {
-            (Some(error), all) => all.iter().map(|_| Err(error.clone())).collect(),
-            (None, [only]) => smallvec![self.store.check_after(only, spent).await],
+        if let Some(refusal) = self.known_refusal(questions, &checks, demand) {
+            return Ok(refusal);
+        }
+        let puts: Puts = match (unreachable, checks.as_slice()) {
+            (Some(error), all) => {
+                all.iter().map(|check| Put::by_store(Err(error.clone()), check)).collect()
+            }
+            (None, [only]) => smallvec![self.put(&questions.enforced[0], only, spent).await],
             (None, several) => {
-                let all = several.iter().map(|check| self.store.check_after(check, spent));
+                let both = questions.enforced.iter().zip(several);
+                let all = both.map(|(question, check)| self.put(question, check, spent));
                 join_all(all).await.into_iter().collect()
             }
         };
-        let charges: Vec<Charge> = answers
-            .iter()
-            .zip(&checks)
-            .filter_map(|(answer, check)| answer.as_ref().ok()?.charge_unless_replayed(check))
-            .collect();
-        let rejected = answers.iter().any(|answer| answer.as_ref().is_ok_and(|a| !a.allowed()));
-        let failed = answers.iter().find_map(|answer| answer.as_ref().err().cloned());
+        let answers = || puts.iter().map(|put| &put.answer);
+        let rejected = answers().any(|answer| answer.as_ref().is_ok_and(|a| !a.allowed()));
+        let failed = answers().find_map(|answer| answer.as_ref().err().cloned());
         let verdict = match failed {
             // A real rejection stands, whatever became of the others.
             Some(error) if !rejected => match &self.on_failure {
                 OnFailure::ByRule(local) if error.is_of_the_store() => {
-                    Ok(without_store(questions, &answers, demand, local, error))
+                    Ok(without_store(questions, &puts, demand, local, error))
                 }
                 _ => Err(error),
             },
-            _ => Ok(Verdict::by(!rejected, reached(questions, &answers))),
+            _ => Ok(Verdict::by(!rejected, reached(questions, &puts))),
         };
         if verdict.as_ref().is_ok_and(|verdict| verdict.allowed) {
+            let charges = puts.into_iter().filter_map(|put| put.charge).collect();
             return verdict.map(|verdict| Verdict { charges, ..verdict });
         }
-        // What cannot be given back stays charged: the safe side, and no reason to answer anything
-        // else.
-        let refunds = charges.iter().map(|c| self.store.settle(c, Settlement::Refund, demand.at));
-        drop(join_all(refunds).await);
+        self.take_back(&puts, &checks, demand).await;
         verdict
+    }
+
+    /// One question, by whoever can answer it.
+    async fn put(&self, question: &Question<'_>, check: &Check<'_>, spent: Duration) -> Put {
+        match (&self.hot, hot::Settings::of(question)) {
+            (Some(hot), Some(settings)) => {
+                let now = check.at.unwrap_or_else(Micros::now);
+                hot.put(&self.store, check, settings, now, spent).await
+            }
+            _ => Put::by_store(self.store.check_after(check, spent).await, check),
+        }
+    }
+
+    /// Of several identities one that is known to be refused speaks for all: the others need not be
+    /// charged and given back.
+    fn known_refusal(
+        &self,
+        questions: &Questions<'_>,
+        checks: &[Check<'_>],
+        demand: Demand<'_>,
+    ) -> Option<Verdict> {
+        let hot = self.hot.as_ref().filter(|_| checks.len() > 1)?;
+        let now = demand.at.unwrap_or_else(Micros::now);
+        let both = questions.enforced.iter().zip(checks);
+        let known = both.filter_map(|(question, check)| Some((question, hot.refusal(check, now)?)));
+        let asked = known.flat_map(|(question, put)| asked_of(question, &put)).collect();
+        decide_among(asked).map(|reached| Verdict::by(false, reached))
+    }
+
+    /// Gives back what was charged in vain. What cannot be given back stays charged: the safe side,
+    /// and no reason to answer anything else.
+    async fn take_back(&self, puts: &Puts, checks: &[Check<'_>], demand: Demand<'_>) {
+        let stays = |(put, check): &(&Put, &Check<'_>)| {
+            !self.hot.as_ref().is_some_and(|hot| hot.put_back(check, put))
+        };
+        let charges =
+            puts.iter().zip(checks).filter(stays).filter_map(|(put, _)| put.charge.as_ref());
+        let refunds = charges.map(|c| self.store.settle(c, Settlement::Refund, demand.at));
+        drop(join_all(refunds).await);
     }
 
     /// A shadow that cannot be asked is not heard: it never changes the answer.
@@ -221,9 +266,9 @@ impl Limiter {
     ) -> Vec<Shadow> {
         let demand = Demand { idempotency: None, ..demand };
         let asked = questions.shadow.iter().map(|question| async move {
-            let answer = self.store.check_after(&check(question, demand), spent).await.ok()?;
+            let put = self.put(question, &check(question, demand), spent).await;
             let rule = question.sources.first()?.rule.name.clone();
-            Some(Shadow { rule, allowed: answer.allowed() })
+            Some(Shadow { rule, allowed: put.answer.ok()?.allowed() })
         });
         join_all(asked).await.into_iter().flatten().collect()
     }
@@ -245,16 +290,16 @@ fn check<'a>(question: &'a Question<'_>, demand: Demand<'a>) -> Check<'a> {
 /// Decides by what each rule says of a store that does not answer: closed before local before open.
 fn without_store(
     questions: &Questions<'_>,
-    answers: &[Result<Answer, StoreError>],
+    puts: &[Put],
     demand: Demand<'_>,
     local: &Local,
     why: StoreError,
 ) -> Verdict {
-    let both = || questions.enforced.iter().zip(answers);
-    let unanswered = || both().filter(|(_, answer)| answer.is_err()).map(|(question, _)| question);
+    let both = || questions.enforced.iter().zip(puts);
+    let unanswered = || both().filter(|(_, put)| put.answer.is_err()).map(|(question, _)| question);
     let modes = || unanswered().flat_map(|q| &q.sources).map(|source| source.rule.on_store_error);
     let mode = modes().max().unwrap_or(OnStoreError::Open);
-    let mut asked = asked(questions, answers);
+    let mut asked = asked(questions, puts);
     if mode == OnStoreError::Local {
         let here: Vec<_> = unanswered().filter_map(|q| ask_here(q, demand, local)).collect();
         if here.iter().any(|(_, charge)| charge.is_none()) {
@@ -301,27 +346,34 @@ fn ask_here(
         identity: identity.clone(),
         limit: limit.clone(),
         decision: *decision,
+        by: By::Store,
     };
     Some((each.map(of).collect(), charge))
 }
 
-fn reached(questions: &Questions<'_>, answers: &[Result<Answer, StoreError>]) -> Reached {
-    decide_among(asked(questions, answers)).unwrap_or(Reached::NoLimit)
+fn reached(questions: &Questions<'_>, puts: &[Put]) -> Reached {
+    decide_among(asked(questions, puts)).unwrap_or(Reached::NoLimit)
 }
 
-fn asked(questions: &Questions<'_>, answers: &[Result<Answer, StoreError>]) -> Vec<Asked> {
-    let mut asked = Vec::new();
-    for (question, answer) in questions.enforced.iter().zip(answers) {
-        let Ok(answer) = answer else { continue };
-        for (limit, decision) in question.limits.iter().zip(&answer.decisions) {
-            asked.push(Asked {
-                identity: question.identity.clone(),
-                limit: limit.clone(),
-                decision: *decision,
-            });
-        }
-    }
-    asked
+fn asked(questions: &Questions<'_>, puts: &[Put]) -> Vec<Asked> {
+    questions
+        .enforced
+        .iter()
+        .zip(puts)
+        .flat_map(|(question, put)| asked_of(question, put))
+        .collect()
+}
+
+fn asked_of(question: &Question<'_>, put: &Put) -> Vec<Asked> {
+    let Ok(answer) = &put.answer else { return Vec::new() };
+    let each = question.limits.iter().zip(&answer.decisions);
+    let of = |(limit, decision): (&Arc<RuleLimit>, &Decision)| Asked {
+        identity: question.identity.clone(),
+        limit: limit.clone(),
+        decision: *decision,
+        by: put.by,
+    };
+    each.map(of).collect()
 }
 
 fn decide_among(asked: Vec<Asked>) -> Option<Reached> {
@@ -345,6 +397,16 @@ impl Verdict {
             shadow: Vec::new(),
             charges: Vec::new(),
             places: Vec::new(),
+        }
+    }
+
+    /// Who decided: the store, or this process by what it had from there.
+    pub fn decided_by(&self) -> By {
+        match &self.reached {
+            Reached::Limits { decided, asked } => {
+                asked.get(*decided).map_or(By::Store, |asked| asked.by)
+            }
+            _ => By::Store,
         }
     }
 

@@ -7,6 +7,7 @@ pub mod concurrency;
 pub mod config;
 pub mod failure;
 pub mod histogram;
+pub mod hot;
 pub mod identity;
 pub mod limit;
 pub mod limiter;

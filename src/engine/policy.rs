@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::clock::Micros;
 use super::concurrency::AtOnce;
+use super::hot;
 use super::identity::{Dimension, Identity, Pattern};
 pub use super::limit::OnChange;
 use super::limit::{Algorithm, Cost, Limit};
@@ -169,6 +170,8 @@ pub struct Rule {
     pub reject_missing: bool,
     /// How many requests of one identity may be under way in one gateway.
     pub at_once: Option<AtOnce>,
+    /// Identities that are asked about very often are decided here; none: never.
+    pub hot: Option<hot::Settings>,
     /// A client's `Idempotency-Key` is believed.
     pub honours_idempotency: bool,
     /// This process's part of the limits under `local`; none: by the number of gateways.

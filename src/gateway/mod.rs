@@ -10,6 +10,7 @@ pub mod events;
 pub mod grpc;
 pub mod headers;
 pub mod history;
+mod hot;
 pub mod identity;
 mod impatient;
 pub mod listen;
@@ -138,7 +139,7 @@ impl Gateway {
             let refunds = verdict
                 .charges
                 .iter()
-                .map(|c| self.limiter.store.settle(c, Settlement::Refund, demand.at));
+                .map(|c| self.limiter.settle(c, Settlement::Refund, demand.at));
             // What cannot be given back stays charged.
             drop(join_all(refunds).await);
             verdict = verdict.refuse_overdue();
@@ -209,7 +210,10 @@ impl Gateway {
         rule: Option<&str>,
     ) -> Result<usize, StoreError> {
         self.local.reset(identity, rule);
-        self.limiter.store.reset(identity, rule).await
+        let reset = self.limiter.store.reset(identity, rule).await;
+        // What was known of the old quota, also what was learned while it was being reset.
+        self.limiter.hot.iter().for_each(|hot| hot.forget(identity));
+        reset
     }
 
     /// Whether requests should be sent here: not before there is a policy, nor at the end. A Redis

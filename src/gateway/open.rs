@@ -63,7 +63,9 @@ impl Gateway {
             PolicySource::Given { name, text } => LivePolicy::given(name, text, &view),
         };
         let on_failure = OnFailure::ByRule(local.clone());
-        let limiter = LiveLimiter { policy, view, store: Arc::new(store), on_failure };
+        // In memory a lease would save nothing.
+        let hot = matches!(store, Store::Redis(_)).then(Arc::default);
+        let limiter = LiveLimiter { policy, view, store: Arc::new(store), on_failure, hot };
         Gateway::new(limiter, registry, local, about)
     }
 }
