@@ -51,6 +51,7 @@ fn limiter(store: RedisStore, gateways: usize) -> Limiter {
         rules: Arc::new(Rules::new(Arc::new(policy))),
         store: Arc::new(Store::Redis(store)),
         on_failure: OnFailure::ByRule(Arc::new(local)),
+        hot: None,
     }
 }
 

@@ -80,6 +80,7 @@ async fn worlds() -> Vec<World> {
             rules: rules.clone(),
             store: Arc::new(rig.store),
             on_failure: OnFailure::Tell,
+            hot: None,
         },
         name: rig.name,
         _server: rig.server,

@@ -232,8 +232,13 @@ async fn without_a_policy_or_a_registry_it_decides_by_what_it_knows() {
     let view = View::follow(registry).await;
     let policy_of = LivePolicy::follow_published(&view).await;
     let store = Arc::new(Store::Memory(MemoryStore::unbounded()));
-    let limiter =
-        LiveLimiter { policy: policy_of.clone(), view, store, on_failure: OnFailure::Tell };
+    let limiter = LiveLimiter {
+        policy: policy_of.clone(),
+        view,
+        store,
+        on_failure: OnFailure::Tell,
+        hot: None,
+    };
     let verdict = ask(&limiter, &[id("user:bad")]).await;
     assert!(verdict.allowed && matches!(verdict.reached, Reached::NoPolicy), "{verdict:?}");
     assert!(policy_of.status().trouble.is_some());
@@ -257,7 +262,7 @@ async fn observe_only_lets_pass_and_tells_what_it_would_have_refused() {
     let view = View::follow(registry).await;
     let policy = LivePolicy::follow_published(&view).await;
     let store = Arc::new(Store::Memory(MemoryStore::unbounded()));
-    let limiter = LiveLimiter { policy, view, store, on_failure: OnFailure::Tell };
+    let limiter = LiveLimiter { policy, view, store, on_failure: OnFailure::Tell, hot: None };
     for (who, would_refuse) in [("user:1", false), ("user:1", true), ("user:2", true)] {
         let verdict = ask(&limiter, &[id(who)]).await;
         assert!(verdict.allowed && verdict.observed, "{verdict:?}");
@@ -321,6 +326,7 @@ async fn decide_continuously(url: &str, out: &Path) {
         view,
         store: Arc::new(Store::Redis(store)),
         on_failure: OnFailure::Tell,
+        hot: None,
     };
     let file = OpenOptions::new().create(true).append(true).open(out).unwrap();
     let journal =

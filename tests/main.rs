@@ -30,6 +30,7 @@ mod golden;
 mod harness;
 mod histories;
 mod hostile;
+mod hot_keys;
 mod limiter;
 mod live;
 mod local_redis;

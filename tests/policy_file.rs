@@ -538,7 +538,7 @@ fn no_damage_to_a_file_crashes_the_reader() {
 }
 
 /// A valid file, and words of the one warning it gets.
-const HARDLY_MEANT: [(&str, &str); 19] = [
+const HARDLY_MEANT: [(&str, &str); 18] = [
     (
         with_global!(
             "limits = [\"1/1s\"]\n[[block]]\nmatch = [\"ip:2001:db8::1/128\"]\nreason = \"x\""
@@ -559,7 +559,6 @@ const HARDLY_MEANT: [(&str, &str); 19] = [
         with_global!("limits = [\"1/1s\"]\nshadow = true\nreplicas = { n = 1 }"),
         "`replicas` does nothing",
     ),
-    (with_global!("limits = [\"1/1s\"]\nhot = { lease = 5 }"), "`hot` is not used"),
     (with_global!("limits = [\"1/1s\"]\npenalty = true"), "`penalty` is not used"),
     (with_global!("limits = [\"1/1s\"]\nscope = \"global\""), "`scope` is not used"),
     (with_global!("limits = [\"1/1s\"]\n[adaptive]\nfloor = 1"), "`adaptive` is not used"),

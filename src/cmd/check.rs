@@ -12,7 +12,7 @@ use crate::engine::durability::Confirmed;
 use crate::engine::failure::OnFailure;
 use crate::engine::identity::Identity;
 use crate::engine::limit::Cost;
-use crate::engine::limiter::{Asked, Demand, Limiter, Reached, Shadow, Verdict};
+use crate::engine::limiter::{Asked, By, Demand, Limiter, Reached, Shadow, Verdict};
 use crate::engine::plan::{Attempt, Entry, Plan, plan};
 use crate::engine::store::{
     Check, DEFAULT_IDEMPOTENCY_TTL, Idempotency, MemoryStore, RuleLimit, Several, Store, StoreError,
@@ -112,6 +112,7 @@ async fn by_limits(args: &Args, demand: Demand<'_>, context: &Context) -> Result
         identity: args.identity.clone(),
         limit: limit.clone(),
         decision: *decision,
+        by: By::Store,
     });
     let reached = Reached::Limits { decided, asked: asked.collect() };
     Ok(Verdict::by(answer.allowed(), reached))
@@ -138,7 +139,7 @@ async fn by_rules(
     let others = Several::new(open_store(args, context).await?).with_deadline(OPERATOR_DEADLINE);
     let store = Arc::new(Store::Several(others));
     let on_failure = OnFailure::Tell;
-    let limiter = Limiter { rules: in_force.rules.clone(), store, on_failure };
+    let limiter = Limiter { rules: in_force.rules.clone(), store, on_failure, hot: None };
     let verdict = limiter.check(&attempt, &standings, demand).await.map_err(store_failure)?;
     in_force.note_switches(context);
     if let Some(note) = place.left_out(&in_force.rules, &args.identity) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::engine::concurrency::AtOnce;
 use crate::engine::durability::{OnShort, Replicas};
+use crate::engine::hot;
 use crate::engine::limit::Algorithm;
 use crate::engine::policy::{
     Breaker, GatewaySettings, IdentitySources, LimitSpec, Listed, Policy, ResponseSettings, Rule,
@@ -96,6 +97,7 @@ pub(super) fn scope(rule: &Rule) -> Attributes {
         ("concurrency", at_once_in_words(rule)),
         ("replicas", replicas_in_words(rule)),
         ("store", rule.store.clone().unwrap_or_else(|| "the main one".into())),
+        ("hot", hot_in_words(rule)),
         ("idempotency", if rule.honours_idempotency { "header" } else { "none" }.into()),
     ]
     .map(|(name, text)| (name.to_string(), text))
@@ -113,6 +115,12 @@ fn replicas_in_words(rule: &Rule) -> String {
             OnShort::Fail => "refused",
         };
         format!("{n} within {timeout}, {then} without")
+    })
+}
+
+fn hot_in_words(rule: &Rule) -> String {
+    rule.hot.map_or("never".into(), |hot::Settings { threshold, lease }| {
+        format!("above {threshold}/s, leases of {lease}")
     })
 }
 

@@ -28,6 +28,8 @@ const USUAL_LIMIT: &str = "1/1s burst 10";
 
 /// How long the end waits for the last lines to be written.
 const LAST_LINES: Duration = Duration::from_secs(2);
+/// How long the end waits for leases to be given back.
+const LAST_RETURNS: Duration = Duration::from_millis(500);
 
 /// Enforce limits: a reverse proxy in front of an upstream
 ///
@@ -129,6 +131,8 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
         }
         () = signals.stop() => Exit::Interrupted,
     };
+    // What is left of leases; a store that is away must not hold up the end.
+    let _ = tokio::time::timeout(LAST_RETURNS, gateway.limiter.return_leases(true)).await;
     if let Some(log) = log {
         log.flush(LAST_LINES);
     }

@@ -49,9 +49,9 @@ impl Confirmed {
 }
 
 /// What came of it for a whole request, and whether a rule refuses it for that.
-pub(super) fn outcome<'a>(
+pub(super) fn outcome<'a, 'b>(
     questions: &'a [Question<'a>],
-    answers: &[Result<Answer, StoreError>],
+    answers: impl IntoIterator<Item = &'b Result<Answer, StoreError>>,
 ) -> Option<(Confirmed, OnShort)> {
     let each = questions.iter().zip(answers).filter_map(|(question, answer)| {
         let confirmed = answer.as_ref().ok()?.confirmed?;

@@ -10,13 +10,15 @@ use super::clock::Micros;
 use super::concurrency::{Busy, Concurrency, Place};
 use super::durability::{self, Confirmed, OnShort};
 use super::failure::{Degraded, Local, OnFailure};
+use super::hot::{self, HotKeys, Put};
 use super::identity::Identity;
 use super::limit::{Cost, Decision, deciding};
 use super::plan::{Attempt, Entry, Plan, Question, Questions, Source, Standing, plan};
 use super::policy::OnStoreError;
 use super::rules::Rules;
-use super::split::Said;
-use super::store::{Answer, Charge, Check, Idempotency, RuleLimit, Settlement, Store, StoreError};
+use super::store::{Charge, Check, Confirm, Idempotency, RuleLimit, Settlement, Store, StoreError};
+
+pub use super::hot::By;
 
 /// Takes decisions by a policy, on a store.
 #[derive(Debug)]
@@ -24,9 +26,11 @@ pub struct Limiter {
     pub rules: Arc<Rules>,
     pub store: Arc<Store>,
     pub on_failure: OnFailure,
+    /// Decides about keys that very much is asked about; none: the store decides everything.
+    pub hot: Option<Arc<HotKeys>>,
 }
 
-type Answers = SmallVec<[Result<Answer, StoreError>; 2]>;
+type Puts = SmallVec<[Put; 2]>;
 
 /// The answer to a request, and how it was reached.
 #[derive(Clone, Debug)]
@@ -82,6 +86,7 @@ pub struct Asked {
     pub identity: Identity,
     pub limit: Arc<RuleLimit>,
     pub decision: Decision,
+    pub by: By,
 }
 
 impl Asked {
@@ -179,51 +184,75 @@ impl Limiter {
         demand: Demand<'_>,
         asking: Asking,
     ) -> Result<Verdict, StoreError> {
-        let ask = |question| self.ask(question, demand, &asking, Question::confirm(question));
-        let said: SmallVec<[Said; 2]> = match questions.enforced.as_slice() {
-            [only] => smallvec![ask(only).await],
-            several => join_all(several.iter().map(ask)).await.into_iter().collect(),
+        let checks: SmallVec<[Check<'_>; 2]> =
+            questions.enforced.iter().map(|q| check(q, demand)).collect();
+        if let Some(refusal) = self.known_refusal(questions, &checks, demand) {
+            return Ok(refusal);
+        }
+        let put = |(question, check)| {
+            self.put(question, check, demand, &asking, Question::confirm(question))
         };
-        let (answers, mut charges): (Answers, SmallVec<[Option<Charge>; 2]>) = said
-            .into_iter()
-            .map(|said| match said {
-                Ok((answer, charge)) => (Ok(answer), charge),
-                Err(error) => (Err(error), None),
-            })
-            .unzip();
-        let rejected = answers.iter().any(|answer| answer.as_ref().is_ok_and(|a| !a.allowed()));
-        let failed = answers.iter().find_map(|answer| answer.as_ref().err().cloned());
+        let both = questions.enforced.iter().zip(&checks);
+        let mut puts: Puts = match (questions.enforced.as_slice(), checks.as_slice()) {
+            ([question], [check]) => smallvec![put((question, check)).await],
+            _ => join_all(both.map(put)).await.into_iter().collect(),
+        };
+        let answers = || puts.iter().map(|put| &put.answer);
+        let rejected = answers().any(|answer| answer.as_ref().is_ok_and(|a| !a.allowed()));
+        let failed = answers().find_map(|answer| answer.as_ref().err().cloned());
         let verdict = match failed {
             // A real rejection stands, whatever became of the others.
             Some(error) if !rejected => match &self.on_failure {
                 OnFailure::ByRule(local) if error.is_of_the_store() => {
-                    Ok(without_store(questions, &answers, demand, local, error))
+                    Ok(without_store(questions, &puts, demand, local, error))
                 }
                 _ => Err(error),
             },
-            _ => Ok(Verdict::by(!rejected, reached(questions, &answers))),
+            _ => Ok(Verdict::by(!rejected, reached(questions, &puts))),
         };
-        let verdict = match (verdict, durability::outcome(&questions.enforced, &answers)) {
+        let verdict = match (verdict, durability::outcome(&questions.enforced, answers())) {
             (Ok(passed), Some((short, OnShort::Fail))) if passed.allowed && short.is_short() => {
-                let answers = questions.enforced.iter().zip(&answers);
-                for ((question, answer), charge) in answers.zip(&mut charges) {
+                for (question, put) in questions.enforced.iter().zip(&mut puts) {
                     // Nobody knows which replicas will have it in the end, so it stands.
-                    charge.take_if(|_| answer.as_ref().is_ok_and(|a| question.is_short(a)));
+                    let is_short = put.answer.as_ref().is_ok_and(|a| question.is_short(a));
+                    put.charge = put.charge.take().filter(|_| !is_short);
                 }
                 self.refuse_short(questions, short)
             }
             (Ok(passed), replicas) if passed.allowed => {
-                let charges = charges.into_iter().flatten().collect();
+                let charges = puts.into_iter().filter_map(|put| put.charge).collect();
                 return Ok(Verdict { charges, replicas: replicas.map(|(told, _)| told), ..passed });
             }
             (verdict, _) => verdict,
         };
-        // What cannot be given back stays charged: the safe side, and no reason to answer anything
-        // else.
-        let refunds = charges.iter().flatten();
-        let refunds = refunds.map(|c| self.store.settle(c, Settlement::Refund, demand.at));
-        drop(join_all(refunds).await);
+        self.take_back(&puts, &checks, demand).await;
         verdict
+    }
+
+    /// One question, by whoever can answer it, and what replicas shall confirm.
+    async fn put(
+        &self,
+        question: &Question<'_>,
+        check: &Check<'_>,
+        demand: Demand<'_>,
+        asking: &Asking,
+        confirm: Option<Confirm>,
+    ) -> Put {
+        match self.hot_of(question) {
+            Some((hot, settings)) if asking.unreachable.is_none() => {
+                let now = check.at.unwrap_or_else(Micros::now);
+                hot.put(&self.store, check, settings, now, asking.spent).await
+            }
+            _ => Put::said(self.ask(question, demand, asking, confirm).await),
+        }
+    }
+
+    /// Leases are of the store that most rules share; not of others, nor of parts, nor where each
+    /// charge waits for replicas.
+    fn hot_of(&self, question: &Question<'_>) -> Option<(&HotKeys, hot::Settings)> {
+        let is_plain =
+            question.store.is_none() && !question.is_split() && question.confirm().is_none();
+        Some((self.hot.as_deref().filter(|_| is_plain)?, hot::Settings::of(question)?))
     }
 
     /// Too few replicas have a charge whose rule cannot have that.
@@ -247,6 +276,34 @@ impl Limiter {
         }
     }
 
+    /// Of several identities one that is known to be refused speaks for all: the others need not be
+    /// charged and given back.
+    fn known_refusal(
+        &self,
+        questions: &Questions<'_>,
+        checks: &[Check<'_>],
+        demand: Demand<'_>,
+    ) -> Option<Verdict> {
+        let hot = self.hot.as_ref().filter(|_| checks.len() > 1)?;
+        let now = demand.at.unwrap_or_else(Micros::now);
+        let both = questions.enforced.iter().zip(checks);
+        let known = both.filter_map(|(question, check)| Some((question, hot.refusal(check, now)?)));
+        let asked = known.flat_map(|(question, put)| asked_of(question, &put)).collect();
+        decide_among(asked).map(|reached| Verdict::by(false, reached))
+    }
+
+    /// Gives back what was charged in vain. What cannot be given back stays charged: the safe side,
+    /// and no reason to answer anything else.
+    async fn take_back(&self, puts: &Puts, checks: &[Check<'_>], demand: Demand<'_>) {
+        let stays = |(put, check): &(&Put, &Check<'_>)| {
+            !self.hot.as_ref().is_some_and(|hot| hot.put_back(check, put))
+        };
+        let charges =
+            puts.iter().zip(checks).filter(stays).filter_map(|(put, _)| put.charge.as_ref());
+        let refunds = charges.map(|c| self.store.settle(c, Settlement::Refund, demand.at));
+        drop(join_all(refunds).await);
+    }
+
     /// A shadow that cannot be asked is not heard: it never changes the answer.
     async fn ask_shadows(
         &self,
@@ -257,9 +314,9 @@ impl Limiter {
         let demand = Demand { idempotency: None, ..demand };
         let asked = questions.shadow.iter().map(|question| async move {
             let asking = Asking { unreachable: None, spent };
-            let (answer, _) = self.ask(question, demand, &asking, None).await.ok()?;
+            let put = self.put(question, &check(question, demand), demand, &asking, None).await;
             let rule = question.sources.first()?.rule.name.clone();
-            Some(Shadow { rule, allowed: answer.allowed() })
+            Some(Shadow { rule, allowed: put.answer.ok()?.allowed() })
         });
         join_all(asked).await.into_iter().flatten().collect()
     }
@@ -281,16 +338,16 @@ pub(super) fn check<'a>(question: &'a Question<'_>, demand: Demand<'a>) -> Check
 /// Decides by what each rule says of a store that does not answer: closed before local before open.
 fn without_store(
     questions: &Questions<'_>,
-    answers: &[Result<Answer, StoreError>],
+    puts: &[Put],
     demand: Demand<'_>,
     local: &Local,
     why: StoreError,
 ) -> Verdict {
-    let both = || questions.enforced.iter().zip(answers);
-    let unanswered = || both().filter(|(_, answer)| answer.is_err()).map(|(question, _)| question);
+    let both = || questions.enforced.iter().zip(puts);
+    let unanswered = || both().filter(|(_, put)| put.answer.is_err()).map(|(question, _)| question);
     let modes = || unanswered().flat_map(|q| &q.sources).map(|source| source.rule.on_store_error);
     let mode = modes().max().unwrap_or(OnStoreError::Open);
-    let mut asked = asked(questions, answers);
+    let mut asked = asked(questions, puts);
     if mode == OnStoreError::Local {
         let here: Vec<_> = unanswered().filter_map(|q| ask_here(q, demand, local)).collect();
         if here.iter().any(|(_, charge)| charge.is_none()) {
@@ -337,27 +394,34 @@ fn ask_here(
         identity: identity.clone(),
         limit: limit.clone(),
         decision: *decision,
+        by: By::Store,
     };
     Some((each.map(of).collect(), charge))
 }
 
-fn reached(questions: &Questions<'_>, answers: &[Result<Answer, StoreError>]) -> Reached {
-    decide_among(asked(questions, answers)).unwrap_or(Reached::NoLimit)
+fn reached(questions: &Questions<'_>, puts: &[Put]) -> Reached {
+    decide_among(asked(questions, puts)).unwrap_or(Reached::NoLimit)
 }
 
-fn asked(questions: &Questions<'_>, answers: &[Result<Answer, StoreError>]) -> Vec<Asked> {
-    let mut asked = Vec::new();
-    for (question, answer) in questions.enforced.iter().zip(answers) {
-        let Ok(answer) = answer else { continue };
-        for (limit, decision) in question.limits.iter().zip(&answer.decisions) {
-            asked.push(Asked {
-                identity: question.identity.clone(),
-                limit: limit.clone(),
-                decision: *decision,
-            });
-        }
-    }
-    asked
+fn asked(questions: &Questions<'_>, puts: &[Put]) -> Vec<Asked> {
+    questions
+        .enforced
+        .iter()
+        .zip(puts)
+        .flat_map(|(question, put)| asked_of(question, put))
+        .collect()
+}
+
+fn asked_of(question: &Question<'_>, put: &Put) -> Vec<Asked> {
+    let Ok(answer) = &put.answer else { return Vec::new() };
+    let each = question.limits.iter().zip(&answer.decisions);
+    let of = |(limit, decision): (&Arc<RuleLimit>, &Decision)| Asked {
+        identity: question.identity.clone(),
+        limit: limit.clone(),
+        decision: *decision,
+        by: put.by,
+    };
+    each.map(of).collect()
 }
 
 fn decide_among(asked: Vec<Asked>) -> Option<Reached> {
@@ -382,6 +446,16 @@ impl Verdict {
             shadow: Vec::new(),
             charges: Vec::new(),
             places: Vec::new(),
+        }
+    }
+
+    /// Who decided: the store, or this process by what it had from there.
+    pub fn decided_by(&self) -> By {
+        match &self.reached {
+            Reached::Limits { decided, asked } => {
+                asked.get(*decided).map_or(By::Store, |asked| asked.by)
+            }
+            _ => By::Store,
         }
     }
 

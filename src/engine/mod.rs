@@ -8,6 +8,7 @@ pub mod config;
 pub mod durability;
 pub mod failure;
 pub mod histogram;
+pub mod hot;
 pub mod identity;
 pub mod limit;
 pub mod limiter;

@@ -177,7 +177,7 @@ impl<'a> Questions<'a> {
 
 impl<'a> Question<'a> {
     /// It is the only one of its rule then: others have no part in it.
-    fn is_split(&self) -> bool {
+    pub(super) fn is_split(&self) -> bool {
         self.sources.iter().any(|source| source.rule.split.is_some())
     }
 

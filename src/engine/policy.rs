@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::clock::Micros;
 use super::concurrency::AtOnce;
 use super::durability::Replicas;
+use super::hot;
 use super::identity::{Dimension, Identity, Pattern};
 pub use super::limit::OnChange;
 use super::limit::{Algorithm, Cost, Limit};
@@ -180,6 +181,8 @@ pub struct Rule {
     pub store: Option<String>,
     /// How many buckets one identity has; none: one.
     pub split: Option<u32>,
+    /// Identities that are asked about very often are decided here; none: never.
+    pub hot: Option<hot::Settings>,
     /// A client's `Idempotency-Key` is believed.
     pub honours_idempotency: bool,
     /// This process's part of the limits under `local`; none: by the number of gateways.

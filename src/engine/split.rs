@@ -242,6 +242,7 @@ mod tests {
             rules: Arc::new(Rules::new(Arc::new(policy))),
             store: Arc::new(Store::Memory(MemoryStore::unbounded())),
             on_failure: OnFailure::Tell,
+            hot: None,
         }
     }
 

@@ -13,6 +13,7 @@ use foldhash::fast::RandomState;
 
 use super::top::Sketch;
 use crate::engine::histogram::Histogram;
+use crate::engine::limiter::By;
 use crate::engine::policy::OnStoreError;
 
 pub const MAX_RULES: usize = 20_000;
@@ -49,10 +50,15 @@ pub enum Mode {
     Open,
     /// Nobody: it was refused.
     Closed,
+    /// This process, for the store has refused it a moment ago.
+    DenyCache,
+    /// This process, from quota that it had charged in the store before.
+    Lease,
 }
 
 impl Mode {
-    pub const ALL: [Mode; 4] = [Mode::Store, Mode::Local, Mode::Open, Mode::Closed];
+    pub const ALL: [Mode; 6] =
+        [Mode::Store, Mode::Local, Mode::Open, Mode::Closed, Mode::DenyCache, Mode::Lease];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -60,7 +66,14 @@ impl Mode {
             Mode::Local => "local",
             Mode::Open => "open",
             Mode::Closed => "closed",
+            Mode::DenyCache => "deny_cache",
+            Mode::Lease => "lease",
         }
+    }
+
+    /// Whether it was decided without the store, for want of one.
+    pub fn is_degraded(self) -> bool {
+        matches!(self, Mode::Local | Mode::Open | Mode::Closed)
     }
 }
 
@@ -70,6 +83,16 @@ impl From<OnStoreError> for Mode {
             OnStoreError::Local => Mode::Local,
             OnStoreError::Open => Mode::Open,
             OnStoreError::Closed => Mode::Closed,
+        }
+    }
+}
+
+impl From<By> for Mode {
+    fn from(by: By) -> Mode {
+        match by {
+            By::Store => Mode::Store,
+            By::Lease => Mode::Lease,
+            By::DenyCache => Mode::DenyCache,
         }
     }
 }

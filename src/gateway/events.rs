@@ -33,6 +33,7 @@ pub enum Kind {
     Degraded,
     Policy,
     Store,
+    Hot,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

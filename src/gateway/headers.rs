@@ -149,6 +149,7 @@ mod tests {
     use crate::engine::failure::Degraded;
     use crate::engine::identity::Identity;
     use crate::engine::limit::{Algorithm, Cost, Limit};
+    use crate::engine::limiter::By;
     use crate::engine::policy::OnStoreError;
     use crate::engine::store::{Check, MemoryStore, StoreError};
 
@@ -174,6 +175,7 @@ mod tests {
             identity: identity.clone(),
             limit: limit.clone(),
             decision: *decision,
+            by: By::Store,
         };
         let asked = limits.iter().zip(&answer.decisions).map(of).collect();
         Verdict::by(answer.allowed(), Reached::Limits { decided, asked })

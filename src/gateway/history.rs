@@ -27,13 +27,13 @@ pub struct Tally {
 impl Tally {
     fn of(counts: &Counts) -> Tally {
         let sum = |outcome: Counted| counts[outcome as usize].iter().sum::<u64>();
-        let by_store = |n: &[u64; Mode::ALL.len()]| n[Mode::Store as usize];
-        let all: u64 = counts.iter().flatten().sum();
+        let degraded = Mode::ALL.into_iter().filter(|mode| mode.is_degraded());
+        let degraded = degraded.flat_map(|mode| counts.iter().map(move |n| n[mode as usize]));
         Tally {
             allowed: narrow(sum(Counted::Allowed)),
             rejected: narrow(sum(Counted::Rejected)),
             shadow: narrow(sum(Counted::ShadowRejected)),
-            degraded: narrow(all - counts.iter().map(by_store).sum::<u64>()),
+            degraded: narrow(degraded.sum()),
         }
     }
 

@@ -30,12 +30,12 @@ impl Stats {
         let mut rules: Vec<_> =
             self.rules.all().into_iter().map(|rule| (rule.counts(), rule)).collect();
         rules.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
-        let is_used = |counts: &[[u64; 4]; 3]| counts.iter().flatten().any(|n| *n > 0);
+        let is_used = |counts: &super::counters::Counts| counts.iter().flatten().any(|n| *n > 0);
         let used = || rules.iter().filter(|(counts, _)| is_used(counts));
         text.family(
             "rlctl_decisions_total",
             "counter",
-            "Decisions by rule, outcome and who decided: the store, or a failure mode in its place.",
+            "Decisions by rule, outcome and who decided: the store, this process by what it had from there, or a failure mode.",
         );
         for (counts, rule) in used() {
             for outcome in Counted::ALL {
@@ -90,6 +90,12 @@ impl Stats {
         let (warning, throttled) = super::stats::lock(&gateway.watch).by_state();
         text.sample("rlctl_quotas", &[("state", "warning")], warning);
         text.sample("rlctl_quotas", &[("state", "throttled")], throttled);
+        text.one(
+            "rlctl_hot_keys",
+            "gauge",
+            "Keys that are asked about so often that this process decides by leases.",
+            gateway.hot_keys().len(),
+        );
         let name = "rlctl_quota_transitions_total";
         text.family(name, "counter", "Quotas that came into a state.");
         let states = [QuotaState::Normal, QuotaState::Warning, QuotaState::Throttled];

@@ -10,6 +10,7 @@ pub mod events;
 pub mod grpc;
 pub mod headers;
 pub mod history;
+mod hot;
 pub mod identity;
 mod impatient;
 pub mod listen;
@@ -139,7 +140,7 @@ impl Gateway {
             let refunds = verdict
                 .charges
                 .iter()
-                .map(|c| self.limiter.store.settle(c, Settlement::Refund, demand.at));
+                .map(|c| self.limiter.settle(c, Settlement::Refund, demand.at));
             // What cannot be given back stays charged.
             drop(join_all(refunds).await);
             verdict = verdict.refuse_overdue();
@@ -211,7 +212,7 @@ impl Gateway {
     ) -> Result<usize, StoreError> {
         self.local.reset(identity, rule);
         let store = &self.limiter.store;
-        let forgotten = store.reset(identity, rule).await?;
+        let forgotten = store.reset(identity, rule).await;
         // Where a rule divides it, all of its parts.
         let current = self.limiter.policy.current();
         let rules = current.iter().flat_map(|current| &current.rules.policy().rules);
@@ -219,7 +220,9 @@ impl Gateway {
         let parts: Vec<Identity> =
             (0..u64::from(most)).filter_map(|n| split::name(identity, n)).collect();
         let all = join_all(parts.iter().map(|part| store.reset(part, rule))).await;
-        all.into_iter().try_fold(forgotten, |sum, one| Ok(sum + one?))
+        // What was known of the old quota, also what was learned while it was being reset.
+        self.limiter.hot.iter().for_each(|hot| hot.forget(identity));
+        all.into_iter().try_fold(forgotten?, |sum, one| Ok(sum + one?))
     }
 
     /// Whether requests should be sent here: not before there is a policy, nor at the end. A Redis

@@ -9,6 +9,8 @@ use super::events::{Event, Kind, Level};
 use super::history::Tally;
 use crate::engine::breaker::State;
 use crate::engine::clock::Micros;
+use crate::engine::hot::HotKey;
+use crate::engine::identity::Identity;
 use crate::output::about;
 
 /// As of the last look.
@@ -22,6 +24,7 @@ pub(super) struct Noticed {
     /// Confirmed and short.
     replicas: [u64; 2],
     short_since: Option<Micros>,
+    hot: BTreeMap<(Identity, Vec<String>), Micros>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,6 +50,7 @@ impl Noticed {
         self.look_at_store(gateway, now, &mut events);
         self.look_at_decisions(tally, why, now, &mut events);
         self.look_at_replicas(gateway, now, &mut events);
+        self.look_at_hot_keys(&gateway.hot_keys(), now, &mut events);
         events
     }
 
@@ -152,6 +156,29 @@ impl Noticed {
                 );
             }
             _ => {}
+        }
+    }
+
+    fn look_at_hot_keys(&mut self, hot: &[HotKey], now: Micros, events: &mut Vec<Event>) {
+        let mut was = std::mem::take(&mut self.hot);
+        let mut tell = |level, (identity, rules): &(Identity, Vec<String>), text| {
+            let event = Event::new(now, Kind::Hot, level, text);
+            let (identity, rule) = (Some(identity.to_string()), rules.first().cloned());
+            events.push(Event { identity, rule, ..event });
+        };
+        for key in hot {
+            let known = (key.identity.clone(), key.rules.clone());
+            if was.remove(&known).is_none() {
+                // Every gateway finds it, and in these words it is one event.
+                let text = format!("hot key: {}; decided by leases", key.identity);
+                tell(Level::Warning, &known, text);
+            }
+            self.hot.insert(known, key.since);
+        }
+        for (known, since) in was {
+            let lasted = about(now.saturating_sub(since));
+            let text = format!("hot key: {} is one no more, after {lasted}", known.0);
+            tell(Level::Info, &known, text);
         }
     }
 

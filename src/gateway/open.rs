@@ -15,7 +15,7 @@ use crate::engine::policy::Defaults;
 use crate::engine::registry::{MemoryRegistry, Registry, View};
 use crate::engine::store::keys::Prefix;
 use crate::engine::store::redis::{RedisAddress, RedisOptions, RedisRegistry};
-use crate::engine::store::{MemoryStore, RedisStore, Store};
+use crate::engine::store::{MemoryStore, One, RedisStore, Store};
 
 /// A policy has up to 8 MiB, and the line to it may be slow.
 const REGISTRY_DEADLINE: Micros = Micros(10 * Micros::SECOND.0);
@@ -70,7 +70,9 @@ impl Gateway {
                 .await;
         }
         let on_failure = OnFailure::ByRule(local.clone());
-        let limiter = LiveLimiter { policy, view, store, on_failure };
+        // In memory a lease would save nothing.
+        let hot = matches!(store.one(), One::Redis(_)).then(Arc::default);
+        let limiter = LiveLimiter { policy, view, store, on_failure, hot };
         Gateway::new(limiter, registry, local, about)
     }
 }

@@ -11,6 +11,7 @@ use super::stats::{By, Stats, lock};
 use super::top::Ranked;
 use crate::engine::clock::Micros;
 use crate::engine::histogram::Counts;
+use crate::engine::hot::HotKey;
 use crate::engine::policy::{Rule, RuleLimits};
 use crate::engine::store::redis::Shard;
 use crate::output::SCHEMA;
@@ -54,6 +55,7 @@ impl Stats {
             "top_rejected": top(By::Rejected),
             "top_seen": top(By::Seen),
             "top_identity_share": self.top_share(),
+            "hot_keys": gateway.hot_keys().iter().map(hot_key).collect::<Value>(),
             "inflight": load(&self.inflight),
             "shed": load(&self.shed),
             "clock_jumps": load(&self.clock_jumps),
@@ -99,6 +101,17 @@ impl Ranked {
             "last_us": self.last.at.0,
         })
     }
+}
+
+fn hot_key(hot: &HotKey) -> Value {
+    json!({
+        "identity": hot.identity.as_str(),
+        "rules": hot.rules,
+        "per_second": hot.rate_of_all,
+        "per_second_here": hot.rate,
+        "held": hot.held,
+        "since_us": hot.since.0,
+    })
 }
 
 fn rates(second: &Second) -> Value {

@@ -298,7 +298,7 @@ impl Told {
         let mode = match (&verdict.degraded, &verdict.reached) {
             (Some(degraded), _) => degraded.mode.into(),
             (None, Reached::NoPolicy) => Mode::Open,
-            (None, _) => Mode::Store,
+            (None, _) => verdict.decided_by().into(),
         };
         Told { counted, mode }
     }

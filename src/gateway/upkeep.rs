@@ -28,6 +28,7 @@ impl Gateway {
         tokio::spawn(keep_up(Arc::downgrade(self)));
         tokio::spawn(tick(Arc::downgrade(self)));
         tokio::spawn(look_around(Arc::downgrade(self)));
+        super::hot::keep_up(self);
     }
 
     /// Goes by what the policy says of the store.

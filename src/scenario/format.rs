@@ -136,7 +136,7 @@ pub(crate) const LIMITER: TableShape = TableShape {
         field("on_change", Choice(&["keep", "scale", "reset"]), "on_change = \"keep\""),
         field("shadow", Flag, "shadow = true"),
         field("description", Text, "description = \"what one user may do\""),
-        field("hot", Any, "hot = { threshold = \"10k/s\" }").for_later(),
+        field("hot", Either("hot"), "hot = { threshold = \"10k/s\" }"),
         field("concurrency", Any, "concurrency = { max = 20 }").for_later(),
         field("penalty", Any, "penalty = true").for_later(),
         field("regions", Any, "regions = [\"eu\", \"us\"]").for_later(),

@@ -140,6 +140,7 @@ impl PolicyRun {
                 rules: Arc::new(Rules::new(Arc::new(policy))),
                 store: Arc::new(Store::Memory(MemoryStore::unbounded())),
                 on_failure: OnFailure::Tell,
+                hot: None,
             },
             whole: PolicyLane::new(label.into(), None),
             rules,

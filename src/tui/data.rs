@@ -32,6 +32,8 @@ pub struct Snapshot {
     pub shed: u64,
     /// Times that a clock was seen to go backwards, in all.
     pub clock_jumps: u64,
+    /// Keys that gateways decide about by leases, fastest first.
+    pub hot: Vec<Hot>,
     pub observe_only: bool,
     /// What the demo tells about this moment.
     pub caption: Option<String>,
@@ -173,6 +175,15 @@ pub struct Who {
     pub retry_after_us: Option<u64>,
     /// The gateway that told it last.
     pub gateway: String,
+}
+
+/// A key that very much is asked about.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Hot {
+    pub identity: String,
+    /// At all gateways together.
+    pub per_second: f64,
 }
 
 /// A server of the store, as gateways and it itself see it.

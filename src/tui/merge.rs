@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::data::{MAX_WHO, Point, Rates, Rule, STALE_AFTER_US, Shard, Snapshot, Source, Who};
+use super::data::{Hot, MAX_WHO, Point, Rates, Rule, STALE_AFTER_US, Shard, Snapshot, Source, Who};
 use super::wire::Told;
 
 /// Events that are kept of each moment, and of these what concerns single identities.
@@ -49,6 +49,7 @@ pub fn merge(heard: &[Heard], servers: &[Shard], redis: Option<&Source>, now_us:
     snapshot.quotas_throttled = live.iter().map(|told| told.quotas.1).sum();
     snapshot.shed = live.iter().map(|told| told.shed).sum();
     snapshot.clock_jumps = live.iter().map(|told| told.clock_jumps).sum();
+    snapshot.hot = hot(&live);
     snapshot.observe_only = live.iter().any(|told| told.gateway.observe_only);
     snapshot
 }
@@ -136,6 +137,20 @@ fn policy(live: &[&Told], snapshot: &mut Snapshot) {
     snapshot.policy.differs = hashes().any(|hash| hashes().next() != Some(hash));
     let trouble = live.iter().find_map(|told| told.policy.trouble.clone());
     snapshot.policy.trouble = trouble;
+}
+
+/// Each gateway tells the rate of all of them, as it last heard: the highest is the newest.
+fn hot(live: &[&Told]) -> Vec<Hot> {
+    let mut all: Vec<Hot> = Vec::new();
+    for key in live.iter().flat_map(|told| &told.hot) {
+        match all.iter_mut().find(|known| known.identity == key.identity) {
+            Some(known) => known.per_second = known.per_second.max(key.per_second),
+            None => all.push(key.clone()),
+        }
+    }
+    all.sort_by(|a, b| b.per_second.total_cmp(&a.per_second));
+    all.truncate(MAX_WHO);
+    all
 }
 
 /// The same event is told by each gateway that noticed it: once is enough. Of an identity whose quota

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::data::{
-    Breaker, Detail, Event, Gateway, LimitUse, MAX_WHO, Point, Policy, Rates, Rule, Shard, Who,
+    Breaker, Detail, Event, Gateway, Hot, LimitUse, MAX_WHO, Point, Policy, Rates, Rule, Shard, Who,
 };
 
 /// One gateway at one moment.
@@ -22,6 +22,7 @@ pub struct Told {
     pub quotas: (u64, u64),
     pub shed: u64,
     pub clock_jumps: u64,
+    pub hot: Vec<Hot>,
     /// The five minutes before, oldest first.
     pub past: Vec<Point>,
 }
@@ -47,6 +48,7 @@ struct Wire {
     inflight: u64,
     shed: u64,
     clock_jumps: u64,
+    hot_keys: Vec<Hot>,
     events: Vec<WireEvent>,
     history: History,
 }
@@ -218,6 +220,7 @@ impl Told {
             quotas: (wire.quotas.warning, wire.quotas.throttled),
             shed: wire.shed,
             clock_jumps: wire.clock_jumps,
+            hot: wire.hot_keys,
             past: wire.history.points(),
         })
     }

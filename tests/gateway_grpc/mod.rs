@@ -96,6 +96,7 @@ impl Served {
             view: View::follow(registry.clone()).await,
             store: Arc::new(rig.store),
             on_failure: OnFailure::ByRule(local.clone()),
+            hot: None,
         };
         let about = About {
             id: "one".into(),

@@ -25,11 +25,13 @@ pub(crate) async fn on(store: Store, policy: &str) -> Arc<Gateway> {
     let live = LivePolicy::default();
     live.offer(policy, &Source::File("policy.toml".into()), Micros(TODAY)).expect("a good policy");
     let local = Arc::new(Local::new(1_000));
+    let hot = matches!(store, Store::Redis(_)).then(Arc::default);
     let limiter = LiveLimiter {
         policy: Arc::new(live),
         view: View::follow(registry.clone()).await,
         store: Arc::new(store),
         on_failure: OnFailure::ByRule(local.clone()),
+        hot,
     };
     let about = About {
         id: "gw-test".into(),

@@ -144,7 +144,7 @@ pub(super) const RULE: TableShape = TableShape {
         field("store", Name, "store = \"premium\""),
         field("replicas", Shape::Table(&REPLICAS), "replicas = { n = 1 }"),
         field("split", Count(2..=64), "split = 8"),
-        field("hot", Shape::Table(&HOT), "hot = { threshold = \"10k/s\" }").for_later(),
+        field("hot", Shape::Either("hot"), "hot = { threshold = \"10k/s\" }"),
         field("concurrency", Shape::Table(&CONCURRENCY), "concurrency = { max = 20 }"),
         field("idempotency", Choice(&["header"]), "idempotency = \"header\""),
         field("penalty", Any, "penalty = true").for_later(),
@@ -163,12 +163,13 @@ const REPLICAS: TableShape = TableShape {
     ],
 };
 
-const HOT: TableShape = TableShape {
+/// Of `hot`, unless that is false.
+pub(super) const HOT: TableShape = TableShape {
     name: "hot",
     what: "hot",
     fields: &[
-        field("threshold", Any, "threshold = \"10k/s\""),
-        field("lease", Any, "lease = \"100ms\""),
+        field("threshold", Text, "threshold = \"10k/s\""),
+        field("lease", Duration(Micros(10 * MS.0), Micros::SECOND), "lease = \"100ms\""),
     ],
 };
 

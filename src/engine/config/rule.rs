@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
+use super::super::clock::Micros;
 use super::super::concurrency::{AtOnce, DEFAULT_WAIT};
 use super::super::durability::{DEFAULT_TIMEOUT, OnShort, Replicas};
+use super::super::hot;
 use super::super::identity::{Dimension, Pattern};
 use super::super::limit::{Algorithm, Cost, Limit, LimitError, Quota};
 use super::super::policy::{Defaults, Endpoint, LimitSpec, OnChange, Rule, RuleLimits, Tier};
@@ -126,6 +128,7 @@ impl<'t> Rules<'_, 't> {
             replicas: replicas(table),
             store,
             split: table.count("split").and_then(|n| u32::try_from(n.it).ok()),
+            hot: self.hot(table),
             honours_idempotency: table.text("idempotency").is_some_and(|text| text.it == "header"),
             local_share: table.ratio("local_share"),
             place: self.findings.source.place(span.start),
@@ -242,6 +245,43 @@ impl<'t> Rules<'_, 't> {
                 None
             }
         }
+    }
+
+    /// `hot = { threshold, lease }`, or false for never.
+    fn hot(&mut self, table: &Table<'t>) -> Option<hot::Settings> {
+        let usual = hot::Settings::default();
+        let Some(node) = table.node("hot") else { return Some(usual) };
+        let (Value::Table(table), span) = (&node.value, node.span) else {
+            match node.value {
+                Value::Flag(false) => return None,
+                Value::Flag(true) => return Some(usual),
+                _ => {}
+            }
+            let message = format!("`hot` wants a table or false, found {}", found(&node.value));
+            let hint = "e.g. hot = { threshold = \"10k/s\" }, or false for no leases";
+            self.findings.error(node.span, message, hint);
+            return Some(usual);
+        };
+        check_table(table, span, &format::HOT, self.findings);
+        let threshold = table.text("threshold").and_then(|text| self.per_second(text));
+        Some(hot::Settings {
+            threshold: threshold.unwrap_or(usual.threshold),
+            lease: table.duration("lease").unwrap_or(usual.lease),
+        })
+    }
+
+    /// A rate, in requests a second, rounded up.
+    fn per_second(&mut self, text: At<&str>) -> Option<u64> {
+        let quota = text.it.parse::<Quota>().ok().filter(|quota| quota.burst.is_none());
+        let rate = quota.and_then(|quota| {
+            let rate = u128::from(quota.requests) * u128::from(Micros::SECOND.0);
+            u64::try_from(rate.div_ceil(u128::from(quota.period.0.max(1)))).ok()
+        });
+        if rate.is_none_or(|rate| rate == 0) {
+            let message = format!("`{}` is not a rate to be above", text.it);
+            self.findings.error(text.span, message, "e.g. threshold = \"10k/s\"");
+        }
+        rate.filter(|rate| *rate > 0)
     }
 
     fn store(&mut self, table: &Table<'t>) -> Option<String> {

@@ -9,11 +9,12 @@ use smallvec::{SmallVec, smallvec};
 use super::{Current, LivePolicy};
 use crate::engine::clock::Micros;
 use crate::engine::failure::OnFailure;
+use crate::engine::hot::HotKeys;
 use crate::engine::identity::Identity;
 use crate::engine::limiter::{Asking, Demand, Limiter, Reached, Verdict};
 use crate::engine::plan::{Attempt, Plan, Standing, plan};
 use crate::engine::registry::{RegistryError, Snapshot, Subject, View, standing};
-use crate::engine::store::{One, Store, StoreError};
+use crate::engine::store::{Charge, One, Settlement, Store, StoreError};
 
 /// Takes decisions for as long as a process runs.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct LiveLimiter {
     pub view: Arc<View>,
     pub store: Arc<Store>,
     pub on_failure: OnFailure,
+    /// See [`Limiter::hot`].
+    pub hot: Option<Arc<HotKeys>>,
 }
 
 /// All that one request is decided by, taken at its start and kept to its end: also who asks is
@@ -56,6 +59,7 @@ impl LiveLimiter {
             rules: current.rules.clone(),
             store: self.store.clone(),
             on_failure: self.on_failure.clone(),
+            hot: self.hot.clone(),
         };
         let observe = moment.registry.switches.observe.is_some();
         // Where nothing is enforced, nobody waits for a place either.
@@ -63,6 +67,31 @@ impl LiveLimiter {
         let demand = Demand { under_way, ..demand };
         let verdict = limiter.check_after(attempt, &standings, demand, asking).await?;
         Ok(if observe { verdict.observed() } else { verdict })
+    }
+
+    /// Gives back a charge or replaces its cost, once; see [`Store::settle`]. What was known to be
+    /// refused may pass from now on.
+    pub async fn settle(
+        &self,
+        charge: &Charge,
+        to: Settlement,
+        at: Option<Micros>,
+    ) -> Result<bool, StoreError> {
+        let settled = self.store.settle(charge, to, at).await;
+        if let Some(hot) = &self.hot {
+            hot.forget_denials(charge.identity());
+        }
+        settled
+    }
+
+    /// Gives back what is left of leases that have ended; of all leases, where this process ends. To
+    /// be called every [`crate::engine::hot::TIDY_EVERY`].
+    pub async fn return_leases(&self, all: bool) {
+        let Some(hot) = &self.hot else { return };
+        let ended = if all { hot.part_with_all() } else { hot.tidy(Micros::now()) };
+        // What cannot be given back stays charged.
+        let returns = ended.iter().map(|(charge, to)| self.store.settle(charge, *to, None));
+        drop(join_all(returns).await);
     }
 
     /// What somebody who is blocked is answered; nobody's quota is asked.

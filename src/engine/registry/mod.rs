@@ -15,12 +15,14 @@ mod memory;
 mod standing;
 mod view;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::clock::Micros;
+use super::hot::Report;
 use super::identity::Identity;
 use super::store::StoreError;
 use super::store::redis::RedisRegistry;
@@ -423,6 +425,19 @@ impl Registry {
     /// Who was heard of within the last hour; nothing is tidied up.
     pub async fn known_members(&self) -> Result<Vec<Member>, RegistryError> {
         ask!(self, store => Ok(store.members()), store.known_members())
+    }
+
+    /// Tells other gateways how fast keys are asked about here, and says how fast they are asked
+    /// about there; in memory there are no others.
+    pub async fn share_rates(
+        &self,
+        gateway: &str,
+        report: &Report,
+    ) -> Result<HashMap<u64, u64>, RegistryError> {
+        match self {
+            Registry::Memory(_) => Ok(HashMap::new()),
+            Registry::Redis(registry) => registry.share_rates(gateway, report).await,
+        }
     }
 
     /// What all gateways of this store sign with; made by whoever asks first.

@@ -70,6 +70,23 @@ impl Charge {
         self.parts.iter().map(|(_, at)| *at).min().unwrap_or_default() + CHARGE_LIFE
     }
 
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    pub(crate) fn limits(&self) -> impl Iterator<Item = &Limit> {
+        self.parts.iter().map(|(limit, _)| limit.limit())
+    }
+
+    /// A part of it, as if it had been charged by itself: it can be given back by itself.
+    pub(crate) fn part(&self, cost: Cost) -> Charge {
+        Charge { id: random_id(), cost, ..self.clone() }
+    }
+
     /// The opaque text that callers keep.
     pub fn to_id(&self) -> String {
         let mut bytes = vec![if self.store.is_some() { ELSEWHERE } else { PLAIN }];

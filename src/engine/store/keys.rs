@@ -46,10 +46,12 @@ pub enum Part {
     Gateways,
     /// What the ids of charges are signed with.
     Secret,
+    /// Which keys each process sees that may be hot.
+    Hot,
 }
 
 impl Part {
-    pub const ALL: [Part; 8] = [
+    pub const ALL: [Part; 9] = [
         Part::Current,
         Part::History,
         Part::Lists,
@@ -58,6 +60,7 @@ impl Part {
         Part::Subjects,
         Part::Gateways,
         Part::Secret,
+        Part::Hot,
     ];
 
     fn name(self) -> &'static str {
@@ -70,6 +73,7 @@ impl Part {
             Part::Subjects => "subjects",
             Part::Gateways => "gateways",
             Part::Secret => "secret",
+            Part::Hot => "hot",
         }
     }
 }

@@ -187,6 +187,11 @@ impl Answer {
         Answer { decisions, replayed: false, confirmed: None, charge_id: None }
     }
 
+    /// One that this process gives by what it knows.
+    pub(crate) fn by_ourselves(decisions: SmallVec<[Decision; 1]>) -> Answer {
+        Answer::decided(decisions)
+    }
+
     pub fn allowed(&self) -> bool {
         self.decisions.iter().all(|d| d.allowed)
     }

@@ -182,8 +182,8 @@ impl Api {
             ChargeError::Unknown => Problem::impossible(format!("charge: {error}")),
             ChargeError::Registry(error) => error.into(),
         })?;
-        let store = &self.gateway.limiter.store;
-        let all = join_all(charges.iter().map(|charge| store.settle(charge, to, None))).await;
+        let limiter = &self.gateway.limiter;
+        let all = join_all(charges.iter().map(|charge| limiter.settle(charge, to, None))).await;
         let mut changed = false;
         for done in all {
             changed |= done?;

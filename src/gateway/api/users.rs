@@ -117,7 +117,8 @@ impl Api {
                 .collect();
             return store.check_in_order(&checks).await;
         }
-        let limiter = Limiter { rules: current.rules.clone(), store, on_failure: OnFailure::Tell };
+        let limiter =
+            Limiter { rules: current.rules.clone(), store, on_failure: OnFailure::Tell, hot: None };
         join_all(questions.iter().map(|question| limiter.look(question))).await
     }
 

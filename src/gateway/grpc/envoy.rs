@@ -105,9 +105,9 @@ impl Service {
             return answers.into_iter().collect();
         }
         // What cannot be given back stays charged: the safe side.
-        let store = &self.gateway.limiter.store;
+        let limiter = &self.gateway.limiter;
         let charges = answers.iter().flatten().flat_map(|(verdict, _)| &verdict.charges);
-        drop(join_all(charges.map(|c| store.settle(c, Settlement::Refund, None))).await);
+        drop(join_all(charges.map(|c| limiter.settle(c, Settlement::Refund, None))).await);
         let mut decided = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
         let returned = decided.iter_mut().zip(parts).filter(|(d, _)| !d.0.charges.is_empty());
         let asked_again = returned.map(|(decided, part)| async move {

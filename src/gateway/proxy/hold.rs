@@ -56,7 +56,7 @@ impl Drop for Waiting<'_> {
         tokio::spawn(async move {
             for charge in charges {
                 // What cannot be given back stays charged.
-                let _ = gateway.limiter.store.settle(&charge, Settlement::Refund, None).await;
+                let _ = gateway.limiter.settle(&charge, Settlement::Refund, None).await;
             }
         });
     }

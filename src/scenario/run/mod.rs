@@ -3,6 +3,7 @@
 
 mod arrivals;
 mod client;
+mod hot;
 pub mod live;
 mod picture;
 mod record;

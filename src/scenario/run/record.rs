@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Limit, QuotaState};
+use crate::engine::limiter::By;
 use crate::engine::store::simulated::Call;
 use crate::expect::{
     Count, Counted, Gauge, Labels, Lasting, Measured, NotMeasured, PerKey, Timed, Value, excess,
@@ -31,6 +32,8 @@ pub(super) struct Row {
     pub(super) retry_after: Option<Micros>,
     /// When the store took the decision, where it did.
     pub(super) taken: Micros,
+    /// Who decided.
+    pub(super) by: By,
     pub(super) state: QuotaState,
 }
 
@@ -56,6 +59,8 @@ pub struct Recording {
     pub(super) shards: usize,
     pub(super) breakers: Vec<(Micros, usize, usize, &'static str)>,
     pub(super) versions: Vec<Micros>,
+    /// How many keys are hot at each node, where that changed.
+    pub(super) hot: Vec<(Micros, usize, usize)>,
     pub(super) named: BTreeMap<String, Range<Micros>>,
     /// What every key is limited to, where that is one limit that never changes.
     pub(super) limit: Option<Limit>,
@@ -160,6 +165,21 @@ impl Recording {
         Ok(keys)
     }
 
+    /// At the node that has most of them, where none is named.
+    fn hot_keys(&self, only: &Labels) -> Result<Vec<(Micros, Value)>, NotMeasured> {
+        let filter = Filter::of(self, only)?;
+        let mut now = vec![0; self.nodes];
+        let mut told = vec![(Micros::ZERO, Value::Number(0.0))];
+        for (at, node, count) in &self.hot {
+            if filter.node.is_none_or(|wanted| usize::from(wanted) == *node) {
+                now[*node] = *count;
+                let most = now.iter().max().copied().unwrap_or_default() as u32;
+                told.push((*at, Value::Number(most.into())));
+            }
+        }
+        Ok(told)
+    }
+
     fn states(&self, key: &str) -> Vec<(Micros, Value)> {
         let wanted = self.keys.iter().position(|known| known.as_str() == key);
         let mut states = vec![(Micros::ZERO, Value::Word(QuotaState::Normal.name().into()))];
@@ -251,7 +271,9 @@ impl Measured for Recording {
             Counted::Errors => row.outcome == Outcome::Error,
             Counted::Degraded => row.degraded,
             Counted::ShadowRejected => row.shadow_rejected,
-            Counted::StoreCalls | Counted::DenyCacheHits | Counted::LeaseHits => false,
+            Counted::DenyCacheHits => row.by == By::DenyCache,
+            Counted::LeaseHits => row.by == By::Lease,
+            Counted::StoreCalls => false,
         };
         Ok(self.chosen(only)?.filter(is).map(|row| Count { at: row.at, n: row.cost }).collect())
     }
@@ -327,7 +349,8 @@ impl Measured for Recording {
                 let words = changes.map(|(at, _, _, word)| (*at, Value::Word((*word).into())));
                 Ok(std::iter::once(closed).chain(words).collect())
             }
-            Gauge::HotKeys | Gauge::Drift(..) | Gauge::SyncLag => {
+            Gauge::HotKeys => self.hot_keys(only),
+            Gauge::Drift(..) | Gauge::SyncLag => {
                 Err(NotMeasured::new("this version does not measure that", "leave it out"))
             }
         }

@@ -4,6 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use crate::engine::clock::{Micros, VirtualClock};
+use crate::engine::hot::HotKeys;
+use crate::engine::store::Store;
 use crate::scenario::EPOCH;
 use crate::sim::executor::Executor;
 
@@ -26,6 +28,17 @@ impl Time {
         match self {
             Time::Virtual(_) => EPOCH,
             Time::Real(start) => *start,
+        }
+    }
+
+    /// What a gateway on this store has for keys that very much is asked about.
+    pub(super) fn hot_keys(&self, store: &Store) -> Option<Arc<HotKeys>> {
+        match (store, self) {
+            (Store::Memory(_), _) => None,
+            (_, Time::Virtual(executor)) => {
+                Some(Arc::new(HotKeys::in_virtual_time(executor.clock().clone())))
+            }
+            (_, Time::Real(_)) => Some(Arc::default()),
         }
     }
 

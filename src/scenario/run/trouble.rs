@@ -125,6 +125,7 @@ impl World {
                 rules: rules.clone(),
                 store: old.store.clone(),
                 on_failure: old.on_failure.clone(),
+                hot: old.hot.clone(),
             });
         }
     }

@@ -14,7 +14,7 @@ use crate::engine::clock::Micros;
 use crate::engine::failure::{Local, OnFailure};
 use crate::engine::identity::{Dimension, Identity};
 use crate::engine::limit::QuotaState;
-use crate::engine::limiter::{Demand, Limiter, Reached, Verdict};
+use crate::engine::limiter::{By, Demand, Limiter, Reached, Verdict};
 use crate::engine::plan::{Attempt, Standing};
 use crate::engine::policy::{OnStoreError, Policy};
 use crate::engine::rules::{Rules, Target};
@@ -109,7 +109,9 @@ impl World {
             let local = Local::new(MAX_LOCAL);
             local.set_gateways(limiter.nodes);
             let on_failure = OnFailure::ByRule(Arc::new(local));
-            let limiter_here = Limiter { rules: rules.clone(), store: Arc::new(store), on_failure };
+            let hot = time.hot_keys(&store);
+            let (rules, store) = (rules.clone(), Arc::new(store));
+            let limiter_here = Limiter { rules, store, on_failure, hot };
             Node {
                 limiter: RefCell::new(Rc::new(limiter_here)),
                 skew: Cell::new(limiter.skew.get(number).copied().unwrap_or_default()),
@@ -153,6 +155,7 @@ impl World {
             self.time.spawn(self.clone().change(change.clone()));
         }
         self.under_way.set(1);
+        self.time.spawn(self.clone().tend_hot_keys());
         self.time.spawn(self.clone().send(plan));
     }
 
@@ -316,6 +319,7 @@ impl World {
             response: took + verdict.map_or(Micros::ZERO, Verdict::delay),
             retry_after,
             taken,
+            by: verdict.map_or(By::Store, Verdict::decided_by),
             state: decided.map_or(QuotaState::Normal, |asked| asked.decision.state()),
         };
         recording.rows.push(row);

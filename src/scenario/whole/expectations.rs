@@ -126,10 +126,14 @@ fn cannot_be_measured(metric: &Metric, store: &StorePart) -> Option<(&'static st
     };
     match (metric, counted) {
         (_, Some(Counted::DenyCacheHits | Counted::LeaseHits))
-        | (Metric::Gauge(Gauge::HotKeys), _) => Some((
-            "this version does not measure hot keys",
-            "store_calls tells what reaches the store",
-        )),
+        | (Metric::Gauge(Gauge::HotKeys), _)
+            if store.kind == Kind::Memory =>
+        {
+            Some((
+                "with a memory store no key is hot: a lease would save nothing",
+                "write store = { kind = \"redis\" }",
+            ))
+        }
         (Metric::Gauge(Gauge::Drift(..) | Gauge::SyncLag), _) => {
             Some(("this version knows no regions", "leave it out"))
         }

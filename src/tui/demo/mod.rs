@@ -421,5 +421,6 @@ fn limiter(rules: &str) -> Option<Limiter> {
         rules: Arc::new(Rules::new(Arc::new(policy))),
         store: Arc::new(Store::Memory(MemoryStore::new(100_000))),
         on_failure: OnFailure::Tell,
+        hot: None,
     })
 }

@@ -122,6 +122,17 @@ fn rates(frame: &mut Frame<'_>, area: Rect, model: &Model, now: &Snapshot) {
         ),
         paint.dim(),
     );
+    let second = match now.hot.first() {
+        None => second,
+        Some(hot) => {
+            let rate = count(hot.per_second);
+            let text = format!("   hot keys {}: {} {rate}/s", now.hot.len(), shown(&hot.identity));
+            Line::from(vec![
+                Span::styled(second.to_string(), paint.dim()),
+                Span::styled(text, paint.warn()),
+            ])
+        }
+    };
     lines(frame, area, &[first, second]);
 }
 

@@ -8,6 +8,7 @@
 //! that holds, is obeyed by all when their caches expire, and says itself who made it and why; but
 //! the trail and the lists do not know it until the change is made once more.
 
+mod hot;
 mod json;
 
 use std::collections::HashSet;
