@@ -391,7 +391,8 @@ fn a_target_that_dies_fails_everything_after_it() {
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     let told = json(&output);
     assert!(us(&told["outcomes"]["error"]["count"]) >= 200, "{told}");
-    assert_eq!(us(&told["not_sent"]), 0, "{told}");
+    // But for what was due in the last moments: nobody waits for it.
+    assert!(us(&told["not_sent"]) <= 5, "{told}");
     assert_eq!(told["expectations"][0]["met"], false, "{told}");
     // Clients of a closed loop fail as often as they try to connect.
     let closed = ["--closed", "-c", "2", "--for", "4s"];

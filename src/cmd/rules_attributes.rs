@@ -58,6 +58,8 @@ pub(super) fn rule_in_words(rule: &Rule) -> String {
         ("idempotency", "none"),
         ("replicas", "none"),
         ("store", "the main one"),
+        ("split", "none"),
+        ("hot", "above 10000/s, leases of 100ms"),
     ]
     .map(|(what, text)| (what.to_string(), text.to_string()))
     .into();
@@ -97,6 +99,7 @@ pub(super) fn scope(rule: &Rule) -> Attributes {
         ("concurrency", at_once_in_words(rule)),
         ("replicas", replicas_in_words(rule)),
         ("store", rule.store.clone().unwrap_or_else(|| "the main one".into())),
+        ("split", rule.split.map_or("none".into(), |parts| format!("into {parts}"))),
         ("hot", hot_in_words(rule)),
         ("idempotency", if rule.honours_idempotency { "header" } else { "none" }.into()),
     ]

@@ -96,8 +96,9 @@ impl Events {
 
     /// Latest first; of quotas no more than half, or they would hide the rest here, too.
     pub fn latest(&self, n: usize) -> Vec<Event> {
-        let quotas = self.quotas.iter().rev().take(n / 2);
-        let others = self.others.iter().rev().take(n - quotas.len());
+        let last = |ring: &VecDeque<Event>, n: usize| ring.len().saturating_sub(n);
+        let quotas = self.quotas.iter().skip(last(&self.quotas, n / 2));
+        let others = self.others.iter().skip(last(&self.others, n - quotas.len()));
         let mut all: Vec<Event> = quotas.chain(others).cloned().collect();
         all.sort_by_key(|event| std::cmp::Reverse(event.at));
         all

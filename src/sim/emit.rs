@@ -16,6 +16,8 @@ const MAX_ENTRIES: usize = 500;
 /// Straight pieces in place of one turn of a sine.
 const PIECES: u64 = 16;
 const MAX_LISTED_KEYS: usize = 1000;
+/// What a limiter may hold a request at most.
+const MAX_HOLD: Micros = Micros::HOUR;
 
 /// What was simulated.
 #[derive(Clone, Debug)]
@@ -72,6 +74,11 @@ pub fn scenario(plan: &Plan, outcome: &Outcome) -> Result<(String, Vec<String>),
     for (name, lane) in names.iter().zip(&outcome.lanes) {
         if let Some(limit) = lane.limit {
             let _ = writeln!(text, "{name} = {}", limiter(&limit));
+            if longest_hold(&limit) > MAX_HOLD {
+                notes.push(format!(
+                    "{name} may hold requests longer than {MAX_HOLD}; a scenario refuses those"
+                ));
+            }
         }
     }
     text += "\n[expect]\n";
@@ -195,8 +202,8 @@ fn keys_of(keys: &KeySpec) -> Result<String, String> {
 /// Scenarios count by identities, simulations by any word.
 fn with_dimension(key: &str) -> Result<&str, String> {
     match key.parse::<Identity>() {
-        Ok(_) => Ok(key),
-        Err(_) => Err(format!(
+        Ok(_) if key.contains(':') => Ok(key),
+        _ => Err(format!(
             "a scenario knows identities, and {} is none; call it user:{0}, or leave out --emit",
             Untrusted(key)
         )),
@@ -214,14 +221,28 @@ fn names(outcome: &Outcome) -> Vec<String> {
     names.0
 }
 
+/// How long a leaky bucket makes its last request wait.
+fn longest_hold(limit: &Limit) -> Micros {
+    if limit.algorithm() != Algorithm::LeakyBucket || limit.requests() == 0 {
+        return Micros::ZERO;
+    }
+    let us = u128::from(limit.capacity()) * u128::from(limit.period().0);
+    Micros(u64::try_from(us.div_ceil(u128::from(limit.requests()))).unwrap_or(u64::MAX))
+}
+
 fn limiter(limit: &Limit) -> String {
+    // A scenario refuses what would be held too long; here nobody was.
+    let hold = match longest_hold(limit).min(MAX_HOLD) {
+        Micros::ZERO => String::new(),
+        hold => format!(", max_delay = \"{}\"", hold.max(Micros::MILLISECOND)),
+    };
     let burst = if limit.algorithm().is_bucket() && limit.requests() > 0 {
         format!(", burst = {}", limit.capacity())
     } else {
         String::new()
     };
     format!(
-        "{{ algorithm = \"{}\", limit = \"{}/{}\"{burst} }}",
+        "{{ algorithm = \"{}\", limit = \"{}/{}\"{burst}{hold} }}",
         limit.algorithm(),
         limit.requests(),
         limit.period()

@@ -160,6 +160,26 @@ fn a_server_that_was_replaced_is_no_trouble_any_more() {
 }
 
 #[test]
+fn whoever_has_stopped_asking_is_not_named() {
+    let mut now = healthy();
+    now.rates.rejected = 40.0;
+    let who = |name: &str, per_second: f64, share: f64| Who {
+        identity: name.into(),
+        per_second,
+        share,
+        weight: share,
+        rule: "r".into(),
+        ..Who::default()
+    };
+    now.rejected = vec![who("user:gone", 0.0, 0.7), who("user:here", 40.0, 0.3)];
+    let gone = judged(&now);
+    assert_eq!(gone.cause, Cause::Traffic);
+    assert!(!gone.headline.contains("user:gone"), "{}", gone.headline);
+    now.rejected[0].per_second = 30.0;
+    assert!(judged(&now).headline.contains("user:gone"));
+}
+
+#[test]
 fn names_that_attack_the_terminal_are_escaped_in_every_sentence() {
     let mut now = healthy();
     let evil = "user:\u{1b}]0;owned\u{7}\u{202e}";

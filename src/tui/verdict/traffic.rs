@@ -10,6 +10,8 @@ const NOTABLE: f64 = 0.01;
 const TIMES_USUAL: f64 = 3.0;
 /// One identity is the story from here on.
 const ONE_IS_MOST: f64 = 0.5;
+/// And is no more once it makes less than this of what is refused now.
+const STILL_ASKS: f64 = 0.05;
 /// A change of the rules is suspected for this long.
 const RULES_SUSPECT_US: u64 = 3_600_000_000;
 
@@ -110,8 +112,10 @@ pub(super) fn traffic(situation: &Situation<'_>) -> Option<Verdict> {
     let now = situation.now;
     let rise = rise(situation)?;
     let first = now.rejected.first();
+    // Shares look back some while: whoever has stopped asking is not what goes on now.
+    let still_asks = |who: &Who| who.per_second >= now.rates.rejected * STILL_ASKS;
     let mut verdict = match first {
-        Some(who) if who.share > ONE_IS_MOST => one(who),
+        Some(who) if who.share > ONE_IS_MOST && still_asks(who) => one(who),
         _ => many(now),
     };
     verdict.since_us = rise.since_us;

@@ -16,6 +16,9 @@ use crate::tui::rows;
 use crate::tui::verdict::Does;
 use crate::tui::words::{count, fit, lasts, percent, shown, time, took};
 
+/// A Redis alone knows who has used how much, and not who is refused.
+const NO_GATEWAY: &str = "not known: no gateway is watched";
+
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let Some(now) = model.shown() else { return };
     let verdict_rows = verdict_height(model, area);
@@ -170,7 +173,11 @@ fn who(frame: &mut Frame<'_>, area: Rect, model: &Model) {
         cells
     };
     let names = list.iter().map(|who| who.identity.as_str());
-    let nothing = if model.filter.text().is_empty() { "nobody" } else { "nobody fits the filter" };
+    let nothing = match model.filter.text().is_empty() {
+        _ if now.gateways.is_empty() => NO_GATEWAY,
+        true => "nobody",
+        false => "nobody fits the filter",
+    };
     let marked = Some(model.marked_in(Pane::Who, names));
     let table =
         Table { columns: &columns, rows: list.len(), cells: &cells, marked, focused, nothing };
@@ -206,7 +213,11 @@ fn rules(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     };
     let names = list.iter().map(|rule| rule.name.as_str());
     let marked = Some(model.marked_in(Pane::Rules, names));
-    let nothing = "no rule has decided anything";
+    let nothing = match model.filter.text().is_empty() {
+        _ if now.gateways.is_empty() => NO_GATEWAY,
+        true => "no rule has decided anything",
+        false => "no rule fits the filter",
+    };
     let table =
         Table { columns: &columns, rows: list.len(), cells: &cells, marked, focused, nothing };
     table.draw(frame, inside, paint);
