@@ -91,7 +91,7 @@ fn pictures_are_well_formed_and_hold_nothing_that_runs() {
 const TOP: [&str; 7] = ["name", "clock", "seed", "run", "traffic", "limiter", "expect"];
 const TRAFFIC: [&str; 10] =
     ["name", "at", "for", "rate", "arrivals", "send", "over", "ramp", "log", "keys"];
-const LIMITER: [&str; 3] = ["algorithm", "limit", "burst"];
+const LIMITER: [&str; 4] = ["algorithm", "limit", "burst", "max_delay"];
 
 fn only(table: &Value, known: &[&str]) {
     for key in table.as_table().expect("a table").keys() {
