@@ -159,9 +159,10 @@ fn nothing_is_lost_for_ever_and_the_store_hears_little() {
         let share = with.calls as f64 / with.asked as f64;
         // So often it is asked for however much there is to ask: the more, the less is this.
         let most = match case.algorithm {
-            // Without leases each gateway asks whenever one request may pass.
+            // Without leases each gateway asks whenever one request may pass, and those who come
+            // while it asks may, too.
             Algorithm::LeakyBucket => {
-                1.2 * (case.nodes * case.limit().requests()) as f64 / case.rate as f64
+                2.5 * (case.nodes * case.limit().requests()) as f64 / case.rate as f64
             }
             _ => 0.25,
         };
