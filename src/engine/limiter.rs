@@ -130,6 +130,16 @@ impl Demand<'_> {
     }
 }
 
+/// What a limiter is made of, lent for one decision: to count one more owner of each part would
+/// cost every request some turns of memory that all threads share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lent<'a> {
+    pub(super) rules: &'a Rules,
+    pub(super) store: &'a Store,
+    pub(super) on_failure: &'a OnFailure,
+    pub(super) hot: Option<&'a HotKeys>,
+}
+
 impl Limiter {
     /// Decides a request. `standings` is what is on record about its identities, in their order.
     pub async fn check(
@@ -138,10 +148,17 @@ impl Limiter {
         standings: &[Standing],
         demand: Demand<'_>,
     ) -> Result<Verdict, StoreError> {
-        self.check_after(attempt, standings, demand, Asking::default()).await
+        self.lent().check_after(attempt, standings, demand, Asking::default()).await
     }
 
-    /// The same after the store was asked for something else already.
+    pub(super) fn lent(&self) -> Lent<'_> {
+        let Limiter { rules, store, on_failure, hot } = self;
+        Lent { rules, store, on_failure, hot: hot.as_deref() }
+    }
+}
+
+impl Lent<'_> {
+    /// Decides after the store was asked for something else already.
     pub(super) async fn check_after(
         &self,
         attempt: &Attempt<'_>,
@@ -150,7 +167,7 @@ impl Limiter {
         asking: Asking,
     ) -> Result<Verdict, StoreError> {
         let now = demand.at.unwrap_or_else(Micros::now);
-        let questions = match plan(&self.rules, attempt, standings, now) {
+        let questions = match plan(self.rules, attempt, standings, now) {
             Plan::Blocked { identity, entry } => {
                 return Ok(Verdict::refused(Reached::Blocked {
                     identity: identity.clone(),
@@ -204,7 +221,7 @@ impl Limiter {
         let failed = answers().find_map(|answer| answer.as_ref().err().cloned());
         let verdict = match failed {
             // A real rejection stands, whatever became of the others.
-            Some(error) if !rejected => match &self.on_failure {
+            Some(error) if !rejected => match self.on_failure {
                 OnFailure::ByRule(local) if error.is_of_the_store() => {
                     Ok(away::without_store(questions, &puts, demand, local, error))
                 }
@@ -243,7 +260,8 @@ impl Limiter {
         match self.hot_of(question) {
             Some((hot, settings)) if asking.unreachable.is_none() => {
                 let now = check.at.unwrap_or_else(Micros::now);
-                hot.put(&self.store, check, settings, now, asking.spent).await
+                // Boxed: it is large, and only of rules that may have hot keys.
+                Box::pin(hot.put(self.store, check, settings, now, asking.spent)).await
             }
             _ => Put::said(self.ask(question, demand, asking, confirm).await),
         }
@@ -254,7 +272,7 @@ impl Limiter {
     fn hot_of(&self, question: &Question<'_>) -> Option<(&HotKeys, hot::Settings)> {
         let is_plain =
             question.store.is_none() && !question.is_split() && question.confirm().is_none();
-        Some((self.hot.as_deref().filter(|_| is_plain)?, hot::Settings::of(question)?))
+        Some((self.hot.filter(|_| is_plain)?, hot::Settings::of(question)?))
     }
 
     /// Too few replicas have a charge whose rule cannot have that.
@@ -268,7 +286,7 @@ impl Limiter {
             let limit = question.limits.iter().find(|limit| limit.rule() == short.rule)?;
             Some(Reached::Unanswered { identity: question.identity.clone(), limit: limit.clone() })
         };
-        match (&self.on_failure, questions.enforced.iter().find_map(of_rule)) {
+        match (self.on_failure, questions.enforced.iter().find_map(of_rule)) {
             (OnFailure::ByRule(_), Some(reached)) => Ok(Verdict {
                 degraded: Some(Degraded { mode: OnStoreError::Closed, why }),
                 replicas: Some(short),
@@ -286,7 +304,7 @@ impl Limiter {
         checks: &[Check<'_>],
         demand: Demand<'_>,
     ) -> Option<Verdict> {
-        let hot = self.hot.as_ref().filter(|_| checks.len() > 1)?;
+        let hot = self.hot.filter(|_| checks.len() > 1)?;
         let now = demand.at.unwrap_or_else(Micros::now);
         let both = questions.enforced.iter().zip(checks);
         let known = both.filter_map(|(question, check)| Some((question, hot.refusal(check, now)?)));
@@ -298,7 +316,7 @@ impl Limiter {
     /// and no reason to answer anything else.
     async fn take_back(&self, puts: &Puts, checks: &[Check<'_>], demand: Demand<'_>) {
         let stays = |(put, check): &(&Put, &Check<'_>)| {
-            !self.hot.as_ref().is_some_and(|hot| hot.put_back(check, put))
+            !self.hot.is_some_and(|hot| hot.put_back(check, put))
         };
         let charges =
             puts.iter().zip(checks).filter(stays).filter_map(|(put, _)| put.charge.as_ref());

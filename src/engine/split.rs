@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use super::clock::Micros;
 use super::identity::Identity;
 use super::limit::{Cost, Decision, Limit, Quota};
-use super::limiter::{Asking, Demand, Limiter, check};
+use super::limiter::{Asking, Demand, Lent, Limiter, check};
 use super::plan::Question;
 use super::store::{Answer, Charge, Check, Chosen, Confirm, RuleLimit, Store, StoreError};
 
@@ -85,7 +85,7 @@ fn share(limit: &Limit, n: u64, parts: u64) -> Option<Limit> {
 /// What was answered, and what was charged for it.
 pub(super) type Said = Result<(Answer, Option<Charge>), StoreError>;
 
-impl Limiter {
+impl Lent<'_> {
     /// One question, asked of the store that counts it, and what replicas shall confirm.
     pub(super) async fn ask(
         &self,
@@ -130,11 +130,13 @@ impl Limiter {
             }
         }
     }
+}
 
+impl Limiter {
     /// How a question stands, without taking anything: of all its parts together.
     pub async fn look(&self, question: &Question<'_>) -> Result<Answer, StoreError> {
         let demand = Demand::of(Cost::PEEK);
-        Ok(self.ask(question, demand, &Asking::default(), None).await?.0)
+        Ok(self.lent().ask(question, demand, &Asking::default(), None).await?.0)
     }
 }
 

@@ -1,8 +1,6 @@
 //! What the headers of an answer tell of limits: `X-RateLimit-*`, and `RateLimit-Policy` and
 //! `RateLimit` as structured fields of the IETF draft (version 10). Pure.
 
-use std::fmt::Write;
-
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use super::answer::{Answer, Outcome, retry_after_seconds, whole_seconds};
@@ -40,7 +38,7 @@ pub fn tell_limits(
         return;
     };
     // Most upstreams have none of them.
-    if headers.keys().any(|name| FIELDS.contains(name)) {
+    if headers.keys().any(is_field) {
         FIELDS.iter().for_each(|field| drop(headers.remove(field)));
     }
     if families.x {
@@ -64,6 +62,11 @@ pub fn tell_limits(
     }
 }
 
+fn is_field(name: &HeaderName) -> bool {
+    let text = name.as_str();
+    (text.starts_with("x-ratelimit-") || text.starts_with("ratelimit")) && FIELDS.contains(name)
+}
+
 /// When a refused request may come again.
 pub fn tell_retry(headers: &mut HeaderMap, answer: &Answer) {
     match (answer.outcome, answer.retry_after) {
@@ -84,7 +87,7 @@ fn degraded(mode: &'static str) -> HeaderValue {
 
 fn tell_draft(headers: &mut HeaderMap, verdict: &Verdict, answer: &Answer) {
     let mut policy = String::with_capacity(64);
-    let mut limit = String::new();
+    let mut limit = String::with_capacity(64);
     match &verdict.reached {
         Reached::Limits { decided, asked } => {
             for (place, one) in asked.iter().enumerate() {
@@ -95,10 +98,10 @@ fn tell_draft(headers: &mut HeaderMap, verdict: &Verdict, answer: &Answer) {
                     && let Some(remaining) = answer.remaining
                 {
                     put_name(&mut limit, &one.limit, before);
-                    put(&mut limit, format_args!(";r={remaining}"));
+                    put(&mut limit, ";r=", remaining);
                     let next = answer.next_after.map_or(0, whole_seconds);
                     if next > 0 {
-                        put(&mut limit, format_args!(";t={next}"));
+                        put(&mut limit, ";t=", next);
                     }
                 }
             }
@@ -118,10 +121,10 @@ fn put_policy(text: &mut String, limit: &RuleLimit, before: usize) {
         text.push_str(", ");
     }
     put_name(text, limit, before);
-    put(text, format_args!(";q={}", limit.limit().capacity()));
+    put(text, ";q=", limit.limit().capacity());
     let period = limit.limit().period();
     if period.0.is_multiple_of(Micros::SECOND.0) {
-        put(text, format_args!(";w={}", period.0 / Micros::SECOND.0));
+        put(text, ";w=", period.0 / Micros::SECOND.0);
     }
 }
 
@@ -130,14 +133,14 @@ fn put_name(text: &mut String, limit: &RuleLimit, before: usize) {
     text.push('"');
     text.push_str(limit.label());
     if before > 0 {
-        put(text, format_args!("-{}", before + 1));
+        put(text, "-", before as u64 + 1);
     }
     text.push('"');
 }
 
-fn put(text: &mut String, words: std::fmt::Arguments<'_>) {
-    // A string takes everything.
-    let _ = text.write_fmt(words);
+fn put(text: &mut String, name: &str, number: u64) {
+    text.push_str(name);
+    text.push_str(itoa::Buffer::new().format(number));
 }
 
 #[cfg(test)]

@@ -37,7 +37,8 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// After a failure to accept (no file descriptors left) others must end before it can go better.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// In HTTP/1.1 they are refused while they are read; HTTP/2 counts only their bytes.
+/// In HTTP/1.1 hyper refuses more while it reads them, unless told of another number, which it takes
+/// longer for; HTTP/2 counts only their bytes.
 pub(super) fn has_too_many_headers<B>(request: &Request<B>) -> bool {
     request.headers().len() > MAX_HEADERS
 }
@@ -194,8 +195,7 @@ impl Door {
             builder
                 .timer(TokioTimer::new())
                 .header_read_timeout(self.head_within)
-                .max_buf_size(MAX_HEAD_BYTES)
-                .max_headers(MAX_HEADERS);
+                .max_buf_size(MAX_HEAD_BYTES);
             let connection = builder.serve_connection(io, service).with_upgrades();
             let mut connection = std::pin::pin!(connection);
             tokio::select! {

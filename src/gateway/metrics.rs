@@ -112,7 +112,7 @@ impl Stats {
             "rlctl_inflight",
             "gauge",
             "Requests that are being answered.",
-            load(&self.inflight),
+            self.inflight.sum(),
         );
         text.one(
             "rlctl_shed_total",

@@ -25,12 +25,13 @@ pub mod serve;
 pub mod shed;
 pub mod sides;
 mod snapshot;
+pub mod spread;
 pub mod stats;
 pub mod tls;
 pub mod top;
 mod upkeep;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::join_all;
@@ -71,6 +72,8 @@ pub struct Gateway {
     pub grpc: grpc::Counts,
     pub about: About,
     watch: Mutex<QuotaWatch>,
+    /// How many quotas it knows to be in warning or throttled.
+    watched: AtomicUsize,
     /// Nothing new is to be sent here.
     draining: AtomicBool,
 }
@@ -103,6 +106,7 @@ impl Gateway {
             grpc: grpc::Counts::default(),
             about,
             watch: Mutex::new(QuotaWatch::new(WATCHED_QUOTAS)),
+            watched: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
         }
     }
@@ -185,13 +189,26 @@ impl Gateway {
     fn state_of(&self, verdict: &Verdict) -> Option<QuotaState> {
         let Reached::Limits { decided, asked } = &verdict.reached else { return None };
         let asked = &asked[*decided];
+        // Where nobody is close to a limit, nobody waits for anybody to say so.
+        if self.watched.load(Ordering::Relaxed) == 0 && asked.decision.state() == QuotaState::Normal
+        {
+            return Some(QuotaState::Normal);
+        }
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         let (state, transition) = watch.observe(&asked.identity, &asked.limit, &asked.decision);
+        self.watched.store(watch.len(), Ordering::Relaxed);
         drop(watch);
         if let Some(transition) = transition {
             self.stats.transition(&asked.identity, asked.limit.rule(), transition);
         }
         Some(state)
+    }
+
+    /// Forgets who stayed away until its quota was whole.
+    fn forget_watched(&self, now: Micros) {
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        watch.forget_past(now);
+        self.watched.store(watch.len(), Ordering::Relaxed);
     }
 
     /// From now on it is not ready: it finishes what it has and takes on nothing new.

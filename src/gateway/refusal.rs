@@ -1,9 +1,12 @@
 //! What a refused caller gets: status, headers, and a body that says why and when to come back.
 
+use std::fmt::Write;
+
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use super::answer::{Answer, Outcome, retry_after_seconds};
 use super::headers::{tell_limits, tell_retry};
@@ -65,24 +68,61 @@ fn body(
         return (kind, Bytes::from(own.clone()));
     }
     let (error, message) = words(verdict, answer);
-    let mut body = json!({
-        "error": error,
-        "message": message,
-        "retry_after": answer.retry_after.map(retry_after_seconds),
-        "retry_after_us": answer.retry_after.map(|wait| wait.0),
-        "rule": answer.rule,
-    });
-    if let Some(url) = &settings.documentation_url {
-        body["documentation_url"] = Value::from(url.as_str());
-    }
+    let documentation_url = settings.documentation_url.as_deref();
+    let body = Body {
+        detail: None,
+        documentation_url,
+        error,
+        message: Some(&message),
+        retry_after: answer.retry_after.map(retry_after_seconds),
+        retry_after_us: answer.retry_after.map(|wait| wait.0),
+        rule: answer.rule.as_deref(),
+        status: None,
+        title: None,
+        kind: None,
+    };
     if !as_problem {
-        return ("application/json", Bytes::from(body.to_string()));
+        return ("application/json", body.to_bytes());
     }
-    body["type"] = body.get("documentation_url").cloned().unwrap_or_else(|| "about:blank".into());
-    body["title"] = status.canonical_reason().unwrap_or("Refused").into();
-    body["status"] = status.as_u16().into();
-    body["detail"] = body["message"].take();
-    (PROBLEM, Bytes::from(body.to_string()))
+    let problem = Body {
+        detail: body.message,
+        message: None,
+        status: Some(status.as_u16()),
+        title: Some(status.canonical_reason().unwrap_or("Refused")),
+        kind: Some(documentation_url.unwrap_or("about:blank")),
+        ..body
+    };
+    (PROBLEM, problem.to_bytes())
+}
+
+/// Fields in the order of their names. Refusals are most of what a gateway says under attack, so
+/// they are written without building a tree first.
+#[derive(Serialize)]
+struct Body<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    documentation_url: Option<&'a str>,
+    error: &'a str,
+    message: Option<&'a str>,
+    retry_after: Option<u64>,
+    retry_after_us: Option<u64>,
+    rule: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<&'a str>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'a str>,
+}
+
+impl Body<'_> {
+    fn to_bytes(&self) -> Bytes {
+        let mut bytes = Vec::with_capacity(256);
+        // Neither texts and numbers nor a vector can fail.
+        let _ = serde_json::to_writer(&mut bytes, self);
+        Bytes::from(bytes)
+    }
 }
 
 fn words(verdict: &Verdict, answer: &Answer) -> (&'static str, String) {
@@ -90,15 +130,16 @@ fn words(verdict: &Verdict, answer: &Answer) -> (&'static str, String) {
         Reached::Limits { decided, asked } => {
             let limit = asked[*decided].limit.limit();
             let (requests, period) = (limit.requests(), limit.period());
-            let burst = match limit.capacity() {
-                capacity if capacity == requests => String::new(),
-                capacity => format!(", at most {capacity} at once"),
+            let mut message = String::with_capacity(96);
+            // A string takes everything.
+            let _ = write!(message, "the limit is {requests} requests per {period}");
+            if limit.capacity() != requests {
+                let _ = write!(message, ", at most {} at once", limit.capacity());
+            }
+            let _ = match answer.retry_after {
+                Some(wait) => write!(message, "; try again in {} s", retry_after_seconds(wait)),
+                None => write!(message, "; this request can never pass"),
             };
-            let then = match answer.retry_after {
-                Some(wait) => format!("try again in {} s", retry_after_seconds(wait)),
-                None => "this request can never pass".into(),
-            };
-            let message = format!("the limit is {requests} requests per {period}{burst}; {then}");
             ("rate_limit_exceeded", message)
         }
         // Why somebody is blocked is the operator's business.
@@ -116,6 +157,8 @@ fn words(verdict: &Verdict, answer: &Answer) -> (&'static str, String) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::engine::plan::Entry;
 

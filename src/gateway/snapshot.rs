@@ -56,7 +56,7 @@ impl Stats {
             "top_seen": top(By::Seen),
             "top_identity_share": self.top_share(),
             "hot_keys": gateway.hot_keys().iter().map(hot_key).collect::<Value>(),
-            "inflight": load(&self.inflight),
+            "inflight": self.inflight.sum(),
             "shed": load(&self.shed),
             "clock_jumps": load(&self.clock_jumps),
             "log_dropped": self.log().map_or(0, super::log::Log::dropped),

@@ -12,6 +12,7 @@ use super::events::{Event, Events, Kind, Level};
 use super::history::History;
 use super::log::{Log, Violation};
 use super::notice::Noticed;
+use super::spread::Spread;
 use super::top::{Last, MAX_ENDPOINT_BYTES, Ranked, Sketch};
 use crate::engine::clock::Micros;
 use crate::engine::histogram::Histogram;
@@ -47,7 +48,7 @@ pub struct Stats {
     /// Until an upstream's answer begins.
     pub upstream: Histogram,
     /// Requests that are being answered.
-    pub inflight: AtomicU64,
+    pub inflight: Spread,
     /// Requests that were turned away because of too much work.
     pub shed: AtomicU64,
     seen: Mutex<Sketch>,
@@ -82,7 +83,7 @@ impl Stats {
             transitions: Default::default(),
             replicas: Default::default(),
             upstream: Histogram::default(),
-            inflight: AtomicU64::new(0),
+            inflight: Spread::default(),
             shed: AtomicU64::new(0),
             seen: Mutex::new(Sketch::new(SEEN)),
             seen_every: AtomicU32::new(1),
@@ -242,7 +243,7 @@ impl Stats {
         lock(&self.refused).fade();
         rules.iter().filter_map(|rule| rule.refused.get()).for_each(|own| lock(own).fade());
         if now.0 / WATCH_SWEPT_EVERY.0 != began.0 / WATCH_SWEPT_EVERY.0 {
-            lock(&gateway.watch).forget_past(now);
+            gateway.forget_watched(now);
         }
         let why = lock(&self.degraded_for).take();
         self.is_degraded.store(false, Ordering::Relaxed);

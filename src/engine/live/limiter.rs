@@ -11,7 +11,7 @@ use crate::engine::clock::Micros;
 use crate::engine::failure::OnFailure;
 use crate::engine::hot::HotKeys;
 use crate::engine::identity::Identity;
-use crate::engine::limiter::{Asking, Demand, Limiter, Reached, Verdict};
+use crate::engine::limiter::{Asking, Demand, Lent, Reached, Verdict};
 use crate::engine::plan::{Attempt, Plan, Standing, plan};
 use crate::engine::registry::{RegistryError, Snapshot, Subject, View, standing};
 use crate::engine::store::{Charge, One, Settlement, Store, StoreError};
@@ -55,11 +55,11 @@ impl LiveLimiter {
             self.standings(moment, current, attempt.identities, now).await;
         // What was spent on the records is not there for the buckets: one request, one deadline.
         let asking = Asking { unreachable, spent: began.elapsed() };
-        let limiter = Limiter {
-            rules: current.rules.clone(),
-            store: self.store.clone(),
-            on_failure: self.on_failure.clone(),
-            hot: self.hot.clone(),
+        let limiter = Lent {
+            rules: &current.rules,
+            store: &self.store,
+            on_failure: &self.on_failure,
+            hot: self.hot.as_deref(),
         };
         let observe = moment.registry.switches.observe.is_some();
         // Where nothing is enforced, nobody waits for a place either.

@@ -61,7 +61,8 @@ impl View {
             Held::Nothing => None,
         };
         let ticket = self.cache.ticket();
-        match self.lookups.subject(identity).await {
+        // Boxed: it is large and seldom, and would weigh on every request that need not ask.
+        match Box::pin(self.lookups.subject(identity)).await {
             Ok(subject) => Ok(self.cache.put(identity, subject, ticket, now)),
             Err(error) => known.ok_or(error),
         }

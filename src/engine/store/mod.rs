@@ -299,7 +299,7 @@ impl Store {
     ) -> Result<Answer, StoreError> {
         match self.one() {
             One::Memory(store) => store.check(check),
-            One::Redis(store) => store.check_after(check, spent).await,
+            One::Redis(store) => Box::pin(store.check_after(check, spent)).await,
             // Records of virtual gateways are at hand: none of the deadline is spent on them.
             One::Simulated(store) => store.check(check).await,
         }
@@ -314,8 +314,11 @@ impl Store {
         confirm: Option<Confirm>,
     ) -> Result<Answer, StoreError> {
         match self.one() {
-            One::Redis(store) => store.check_confirmed(check, spent, confirm).await,
-            _ => self.check_after(check, spent).await,
+            // Boxed: a decision in memory should not carry the weight of one over the network.
+            One::Redis(store) => Box::pin(store.check_confirmed(check, spent, confirm)).await,
+            One::Memory(store) => store.check(check),
+            // Records of virtual gateways are at hand: none of the deadline is spent on them.
+            One::Simulated(store) => store.check(check).await,
         }
     }
 
@@ -389,7 +392,7 @@ impl Store {
         }
         match self.one() {
             One::Memory(store) => Ok(store.settle(charge, to, at)),
-            One::Redis(store) => store.settle(charge, to, at).await,
+            One::Redis(store) => Box::pin(store.settle(charge, to, at)).await,
             One::Simulated(store) => store.settle(charge, to).await,
         }
     }

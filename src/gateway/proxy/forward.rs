@@ -3,12 +3,14 @@
 
 use std::net::IpAddr;
 
+use compact_str::CompactString;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
 use http::{Method, Request, Uri, Version};
 
+use crate::engine::identity::push_v4;
 use crate::gateway::identity::remove_in_any_spelling;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -94,7 +96,10 @@ pub(super) fn drop_hop_headers(headers: &mut HeaderMap) {
             .get_all(CONNECTION)
             .iter()
             .flat_map(|value| value.as_bytes().split(|b| *b == b','))
-            .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+            .map(<[u8]>::trim_ascii)
+            // What nearly all say: the one is removed below, the other names no header.
+            .filter(|name| ![&b"keep-alive"[..], b"close"].contains(name))
+            .filter_map(|name| HeaderName::from_bytes(name).ok())
             // Nobody gets rid of the host or the length of a message in this way.
             .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
             .collect();
@@ -128,12 +133,19 @@ pub(super) fn tell_origin(headers: &mut HeaderMap, hop: Hop, uri: &Uri) {
             OF_THE_ORIGIN.iter().for_each(|name| remove_in_any_spelling(headers, name.as_str()));
         }
     }
-    let mut chain = Vec::new();
+    let mut chain = Vec::with_capacity(48);
     for line in headers.get_all(X_FORWARDED_FOR) {
         chain.extend_from_slice(line.as_bytes());
         chain.extend_from_slice(b", ");
     }
-    chain.extend_from_slice(hop.peer.to_string().as_bytes());
+    match hop.peer {
+        IpAddr::V4(v4) => {
+            let mut address = CompactString::default();
+            push_v4(&mut address, v4);
+            chain.extend_from_slice(address.as_bytes());
+        }
+        IpAddr::V6(v6) => chain.extend_from_slice(v6.to_string().as_bytes()),
+    }
     if let Ok(chain) = HeaderValue::from_maybe_shared(bytes::Bytes::from(chain)) {
         headers.insert(X_FORWARDED_FOR, chain);
     }

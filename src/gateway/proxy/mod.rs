@@ -10,7 +10,6 @@ mod upgrade;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +30,7 @@ use super::identity::{Caller, remove_in_any_spelling};
 use super::listen::{Place, TOO_MANY_HEADERS, has_too_many_headers};
 use super::own_limits::own_limits;
 use super::refusal::{problem, refusal};
+use super::spread::Spread;
 use super::{Answer, Gateway};
 use crate::engine::clock::Micros;
 use crate::engine::concurrency;
@@ -105,13 +105,15 @@ impl Proxy {
         Proxy { gateway, upstream, pools: Mutex::default(), tls, hold: Hold::default(), patience }
     }
 
-    /// Answers one request, whatever becomes of it.
+    /// Answers one request, whatever becomes of it. What this future holds is moved for every
+    /// request, so the ways that few requests take are boxed where they branch off.
     pub async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Reply {
         let _inflight = Inflight::begin(&self.gateway.stats.inflight);
         match self.gateway.stats.log().filter(|log| log.writes_access()) {
             None => self.reply(request, peer).await,
             Some(log) => {
-                access::logged(log, request, peer, |request| self.reply(request, peer)).await
+                Box::pin(access::logged(log, request, peer, |request| self.reply(request, peer)))
+                    .await
             }
         }
     }
@@ -133,7 +135,7 @@ impl Proxy {
             return reply;
         }
         let Some(current) = &moment.current else {
-            return self.without_policy(request, peer, settings).await;
+            return Box::pin(self.without_policy(request, peer, settings)).await;
         };
         self.limited(request, peer, &moment, current, settings).await
     }
@@ -214,7 +216,7 @@ impl Proxy {
         let attempt =
             Attempt { identities: &caller.identities, target, tier: caller.tier.as_deref() };
         if is_preflight(&request) && !settings.charge_preflight {
-            return match self.gateway.refuse_blocked(moment, &attempt).await {
+            return match Box::pin(self.gateway.refuse_blocked(moment, &attempt)).await {
                 None => self.pass_on(request, &path, hop, settings).await,
                 Some((verdict, answer)) => {
                     let (response, asked_with) = (&settings.response, request.headers());
@@ -223,7 +225,7 @@ impl Proxy {
             };
         }
         if settings.self_limits && request.method() == Method::GET && path == "/rate-limit" {
-            return own(own_limits(&self.gateway, moment, &attempt, settings).await);
+            return own(Box::pin(own_limits(&self.gateway, moment, &attempt, settings)).await);
         }
         let remember = current.rules.policy().defaults.idempotency_ttl;
         let idempotency = clients_key(request.headers(), remember);
@@ -385,18 +387,18 @@ struct UnderWay {
 struct UpstreamTook(Micros);
 
 /// A request under way, counted for as long as it is.
-struct Inflight<'a>(&'a AtomicU64);
+struct Inflight<'a>(&'a Spread);
 
 impl Inflight<'_> {
-    fn begin(counter: &AtomicU64) -> Inflight<'_> {
-        counter.fetch_add(1, Ordering::Relaxed);
+    fn begin(counter: &Spread) -> Inflight<'_> {
+        counter.add(1);
         Inflight(counter)
     }
 }
 
 impl Drop for Inflight<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.add(-1);
     }
 }
 

@@ -1,7 +1,10 @@
 //! Connections to one upstream, kept for the next request. Each worker has its own, so that a
 //! connection and those who use it stay on one core.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use http::uri::{Authority, PathAndQuery};
@@ -10,7 +13,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::body::{Progress, Watched};
@@ -61,22 +64,31 @@ pub(super) enum UpstreamError {
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) destination: Destination,
-    idle: Mutex<Vec<(Sender, Instant)>>,
+    /// Each with when it was given back.
+    idle: Mutex<Vec<(Connection, Instant)>>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    sender: Sender,
+    /// Ends the patience with an answer. It goes on from request to request: to put a timer off is
+    /// far cheaper than to set another.
+    timer: Pin<Box<Sleep>>,
 }
 
 /// A connection in use, to be given back when its answer is complete. Dropped before, it closes.
 #[derive(Debug)]
 pub(super) struct Lease {
-    sender: Sender,
+    connection: Connection,
     pool: Arc<Pool>,
 }
 
 impl Lease {
     pub(super) fn finish(self) {
-        if !self.sender.is_closed() {
+        if !self.connection.sender.is_closed() {
             let mut idle = self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner);
             if idle.len() < MAX_IDLE {
-                idle.push((self.sender, Instant::now()));
+                idle.push((self.connection, Instant::now()));
             }
         }
     }
@@ -132,11 +144,11 @@ impl Destination {
 
     /// What a request asks of this upstream: only path and query are the client's.
     pub(super) fn target(&self, asked: &Uri) -> Uri {
-        let path = asked.path_and_query().map_or("/", PathAndQuery::as_str);
+        let path = asked.path_and_query();
         if self.base.is_empty() {
-            // The origin form of what was parsed a moment ago.
-            return Uri::try_from(path).unwrap_or_default();
+            return path.cloned().map(Uri::from).unwrap_or_default();
         }
+        let path = path.map_or("/", PathAndQuery::as_str);
         Uri::try_from(format!("{}{path}", self.base)).unwrap_or_default()
     }
 }
@@ -156,29 +168,33 @@ impl Pool {
         patience: Duration,
     ) -> Result<(Response<Incoming>, Lease), UpstreamError> {
         loop {
-            let (mut sender, is_new) = match self.take_idle() {
-                Some(sender) => (sender, false),
-                None => (self.connect().await?, true),
+            let (mut connection, is_new) = match self.take_idle() {
+                Some(connection) => (connection, false),
+                // Boxed: it is large, and seldom.
+                None => (Box::pin(self.connect()).await?, true),
             };
+            let Connection { sender, timer } = &mut connection;
             // One whose last answer came before all of the question still has that to send, for as
             // long as its client likes.
-            let ready = timeout(READY_WITHIN, sender.ready()).await;
-            if !is_new && !matches!(ready, Ok(Ok(()))) {
-                continue;
+            if !sender.is_ready() {
+                let ready = Box::pin(timeout(READY_WITHIN, sender.ready())).await;
+                if !is_new && !matches!(ready, Ok(Ok(()))) {
+                    continue;
+                }
             }
             let mut answer = std::pin::pin!(sender.try_send_request(request));
             let answered = loop {
-                let until = progress.deadline(patience);
-                match timeout_at(until, &mut answer).await {
-                    Ok(answered) => break answered,
+                timer.as_mut().reset(progress.deadline(patience));
+                match answered_in_time(answer.as_mut(), timer.as_mut()).await {
+                    Some(answered) => break answered,
                     // A long upload is a sign of life.
-                    Err(_) if progress.deadline(patience) > Instant::now() => {}
-                    Err(_) => return Err(UpstreamError::Silent(patience)),
+                    None if progress.deadline(patience) > Instant::now() => {}
+                    None => return Err(UpstreamError::Silent(patience)),
                 }
             };
             match answered {
                 Ok(response) => {
-                    return Ok((response, Lease { sender, pool: self.clone() }));
+                    return Ok((response, Lease { connection, pool: self.clone() }));
                 }
                 Err(mut error) => match error.take_message() {
                     Some(unsent) if !is_new => request = unsent,
@@ -188,10 +204,10 @@ impl Pool {
         }
     }
 
-    fn take_idle(&self) -> Option<Sender> {
+    fn take_idle(&self) -> Option<Connection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some((sender, since)) = idle.pop() {
-            if sender.is_closed() {
+        while let Some((connection, since)) = idle.pop() {
+            if connection.sender.is_closed() {
                 continue;
             }
             if since.elapsed() > IDLE_FOR {
@@ -199,12 +215,12 @@ impl Pool {
                 idle.clear();
                 return None;
             }
-            return Some(sender);
+            return Some(connection);
         }
         None
     }
 
-    async fn connect(&self) -> Result<Sender, UpstreamError> {
+    async fn connect(&self) -> Result<Connection, UpstreamError> {
         let dial = async {
             let tcp = TcpStream::connect(self.destination.authority.as_str()).await?;
             tcp.set_nodelay(true)?;
@@ -217,10 +233,25 @@ impl Pool {
             }
         };
         match timeout(CONNECT_WITHIN, dial).await {
-            Ok(connected) => connected.map_err(UpstreamError::Connect),
+            Ok(connected) => {
+                let sender = connected.map_err(UpstreamError::Connect)?;
+                Ok(Connection { sender, timer: Box::pin(sleep_until(Instant::now())) })
+            }
             Err(_) => Err(UpstreamError::ConnectTimeout),
         }
     }
+}
+
+/// None when the timer ends first.
+async fn answered_in_time<F: Future>(
+    mut answer: Pin<&mut F>,
+    mut timer: Pin<&mut Sleep>,
+) -> Option<F::Output> {
+    poll_fn(|context| match answer.as_mut().poll(context) {
+        Poll::Ready(answered) => Poll::Ready(Some(answered)),
+        Poll::Pending => timer.as_mut().poll(context).map(|()| None),
+    })
+    .await
 }
 
 async fn handshake<T>(io: TokioIo<T>) -> std::io::Result<Sender>
