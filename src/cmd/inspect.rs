@@ -308,7 +308,7 @@ fn limits_by_rules(
             })
             .collect();
         if all.is_empty() {
-            all.push((identity.clone(), question.limits.clone(), String::new()));
+            all.push((identity.clone(), question.limits.to_vec(), String::new()));
         }
         for (who, limits, which) in all {
             for (limit, source) in limits.into_iter().zip(&question.sources) {

@@ -70,7 +70,8 @@ impl Concurrency {
                 let is_first = || question.sources[..index].iter().all(|s| s.rule != source.rule);
                 if let Some(at_once) = source.rule.at_once.filter(|_| is_first()) {
                     let key = (question.identity.clone(), source.rule.name.clone());
-                    places.push(self.take(key, at_once).await?);
+                    // Boxed: few rules have that, and every request would carry it.
+                    places.push(Box::pin(self.take(key, at_once)).await?);
                 }
             }
         }

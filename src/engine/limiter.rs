@@ -1,5 +1,6 @@
 //! The whole path of a decision: who asks, which limits apply, what the store says, who answers.
 
+mod alone;
 mod away;
 
 use std::sync::Arc;
@@ -187,11 +188,15 @@ impl Lent<'_> {
             },
         };
         let spent = asking.spent;
-        let mut verdict = self.ask_all(&questions, demand, asking).await?;
+        let mut verdict = match self.decide_alone(&questions, demand) {
+            Some(decided) => decided?,
+            // Boxed: it is large, and would weigh on every request.
+            None => Box::pin(self.ask_all(&questions, demand, asking)).await?,
+        };
         verdict.places = places;
         verdict.tier.clone_from(&questions.tier);
-        if verdict.allowed && verdict.degraded.is_none() {
-            verdict.shadow = self.ask_shadows(&questions, demand, spent).await;
+        if verdict.allowed && verdict.degraded.is_none() && !questions.shadow.is_empty() {
+            verdict.shadow = Box::pin(self.ask_shadows(&questions, demand, spent)).await;
         }
         Ok(verdict)
     }

@@ -81,7 +81,7 @@ pub struct Question<'a> {
     pub identity: &'a Identity,
     /// By name; none: the one that counts what names no other.
     pub store: Option<&'a str>,
-    pub limits: Vec<Arc<RuleLimit>>,
+    pub limits: SmallVec<[Arc<RuleLimit>; 1]>,
     /// For each of them, whose it is.
     pub sources: Vec<Source<'a>>,
 }
@@ -191,7 +191,8 @@ impl<'a> Question<'a> {
         now: Micros,
     ) -> Question<'a> {
         let store = applied.rule.store.as_deref();
-        let mut question = Question { identity, store, limits: Vec::new(), sources: Vec::new() };
+        let (limits, sources) = (SmallVec::new(), Vec::new());
+        let mut question = Question { identity, store, limits, sources };
         question.add(rules, applied, tier, standing, now);
         question
     }
@@ -260,12 +261,17 @@ pub fn tier_of(policy: &Policy, attempt: &Attempt<'_>, standings: &[Standing]) -
         _ => 4,
     };
     let known = |name: &String| policy.tier(name).is_some();
+    let named = || attempt.tier.map(String::from).filter(known);
+    let is_assigned =
+        !policy.assign.is_empty() || standings.iter().any(|standing| standing.tier.is_some());
+    if !is_assigned {
+        return named().or_else(|| policy.default_tier.clone());
+    }
     let mut order: SmallVec<[usize; 4]> = (0..attempt.identities.len()).collect();
     order.sort_by_key(|n| rank(&attempt.identities[*n]));
     let assigned = order.into_iter().filter(|n| rank(&attempt.identities[*n]) < 4).find_map(|n| {
         let stored = standings.get(n).and_then(|standing| standing.tier.clone()).filter(known);
         stored.or_else(|| policy.assign.get(&attempt.identities[n]).cloned())
     });
-    let named = || attempt.tier.map(String::from).filter(known);
     assigned.or_else(named).or_else(|| policy.default_tier.clone())
 }

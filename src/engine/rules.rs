@@ -50,6 +50,7 @@ pub struct Rules {
     limits: Vec<LimitsOfRule>,
     /// Rules that refuse requests without an identity of their dimension.
     insisting: Vec<usize>,
+    honour_idempotency: bool,
     lists: Arc<Lists>,
     pub(super) turns: Turns,
 }
@@ -71,6 +72,7 @@ struct Index {
 
 #[derive(Debug, Default)]
 struct Finder {
+    is_used: bool,
     exact: HashMap<String, Group>,
     segments: Node,
     prefixes: HashMap<String, Group>,
@@ -155,11 +157,24 @@ impl Rules {
             finder.add(number, rule);
         }
         let dimensions = dimensions.into_iter().collect();
-        Rules { policy, dimensions, limits, insisting: Vec::new(), lists, turns: Turns::default() }
+        Rules {
+            dimensions,
+            limits,
+            insisting: Vec::new(),
+            honour_idempotency: policy.rules.iter().any(|rule| rule.honours_idempotency),
+            lists,
+            turns: Turns::default(),
+            policy,
+        }
     }
 
     pub fn policy(&self) -> &Arc<Policy> {
         &self.policy
+    }
+
+    /// Whether any rule believes clients who say that they repeat themselves.
+    pub fn honour_idempotency(&self) -> bool {
+        self.honour_idempotency
     }
 
     /// Whether any rule counts by this dimension.
@@ -323,6 +338,7 @@ impl Endpoint {
 
 impl Finder {
     fn add(&mut self, number: usize, rule: &Rule) {
+        self.is_used = true;
         let (group, wildcards) = match &rule.endpoint {
             Endpoint::Any => (&mut self.any, 0),
             Endpoint::Exact(path) => (self.exact.entry(path.clone()).or_default(), 0),
@@ -365,6 +381,9 @@ impl Finder {
         fits: impl Fn(&Candidate) -> bool,
     ) -> SmallVec<[Candidate; 2]> {
         let mut found = SmallVec::new();
+        if !self.is_used {
+            return found;
+        }
         self.visit(path, |groups| {
             for group in groups {
                 found.extend(group.candidates(identity).into_iter().filter(|c| fits(c)));

@@ -42,10 +42,10 @@ pub fn tell_limits(
         FIELDS.iter().for_each(|field| drop(headers.remove(field)));
     }
     if families.x {
-        headers.insert(X_LIMIT, capacity.into());
+        headers.insert(X_LIMIT, number(capacity));
         if let (Some(remaining), Some(reset_after)) = (answer.remaining, answer.reset_after) {
-            headers.insert(X_REMAINING, remaining.into());
-            headers.insert(X_RESET, whole_seconds(now + reset_after).into());
+            headers.insert(X_REMAINING, number(remaining));
+            headers.insert(X_RESET, number(whole_seconds(now + reset_after)));
         }
         if answer.state == Some(QuotaState::Warning) {
             headers.insert(X_WARNING, HeaderValue::from_static("approaching-limit"));
@@ -110,7 +110,7 @@ fn tell_draft(headers: &mut HeaderMap, verdict: &Verdict, answer: &Answer) {
         _ => {}
     }
     for (name, text) in [(POLICY, policy), (LIMIT, limit)] {
-        if let (false, Ok(value)) = (text.is_empty(), HeaderValue::try_from(text)) {
+        if let (false, Ok(value)) = (text.is_empty(), HeaderValue::from_str(&text)) {
             headers.insert(name, value);
         }
     }
@@ -141,6 +141,12 @@ fn put_name(text: &mut String, limit: &RuleLimit, before: usize) {
 fn put(text: &mut String, name: &str, number: u64) {
     text.push_str(name);
     text.push_str(itoa::Buffer::new().format(number));
+}
+
+/// As `HeaderValue::from` does, which takes memory twice for it.
+fn number(number: u64) -> HeaderValue {
+    let digits = HeaderValue::from_str(itoa::Buffer::new().format(number));
+    digits.unwrap_or_else(|_| number.into())
 }
 
 #[cfg(test)]

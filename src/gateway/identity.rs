@@ -79,14 +79,15 @@ impl Caller {
 /// Removes a header, and those that an upstream may take for it: to many, `X_User_Id` and
 /// `X-User-Id` are one.
 pub(super) fn remove_in_any_spelling(headers: &mut HeaderMap, name: &str) {
-    headers.remove(name);
+    let spelled = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    let is_one = |other: &&HeaderName| {
+        let other = other.as_str();
+        other.len() == name.len() && other.bytes().map(spelled).eq(name.bytes().map(spelled))
+    };
     // Hardly a message has any.
-    if headers.keys().all(|other| !other.as_str().contains('_')) {
+    if !headers.keys().any(|other| is_one(&other)) {
         return;
     }
-    let spelled = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
-    let is_one =
-        |other: &&HeaderName| other.as_str().bytes().map(spelled).eq(name.bytes().map(spelled));
     let others: Vec<HeaderName> = headers.keys().filter(is_one).cloned().collect();
     others.iter().for_each(|other| drop(headers.remove(other)));
 }
@@ -141,7 +142,12 @@ pub(super) fn of_address(address: IpAddr, ipv6_prefix: u8) -> Identity {
 /// The value of a header that names somebody. Two different ones would let a client be counted as
 /// one and served as the other.
 fn only_value<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h [u8]>, Ambiguous> {
-    let mut values = headers.get_all(name).iter().map(|value| value.as_bytes().trim_ascii());
+    // To look through the few headers of a request is cheaper than to hash what is looked for.
+    let is_meant = |other: &HeaderName| {
+        other.as_str().len() == name.len() && other.as_str().eq_ignore_ascii_case(name)
+    };
+    let meant = headers.iter().filter(|(other, _)| is_meant(other));
+    let mut values = meant.map(|(_, value)| value.as_bytes().trim_ascii());
     let first = values.next();
     match values.find(|other| Some(*other) != first) {
         Some(_) => Err(Ambiguous(name.into())),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::join_all;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::{Current, LivePolicy};
 use crate::engine::clock::Micros;
@@ -50,11 +50,7 @@ impl LiveLimiter {
     ) -> Result<Verdict, StoreError> {
         let Some(current) = &moment.current else { return Ok(Verdict::without_policy()) };
         let now = demand.at.unwrap_or_else(Micros::now);
-        let began = Instant::now();
-        let (standings, unreachable) =
-            self.standings(moment, current, attempt.identities, now).await;
-        // What was spent on the records is not there for the buckets: one request, one deadline.
-        let asking = Asking { unreachable, spent: began.elapsed() };
+        let (standings, asking) = self.standings(moment, current, attempt.identities, now).await;
         let limiter = Lent {
             rules: &current.rules,
             store: &self.store,
@@ -112,32 +108,51 @@ impl LiveLimiter {
         Some(if observe { verdict.observed() } else { verdict })
     }
 
-    /// What is on record about each, and why that could not be learned, if so: then the store that
-    /// keeps the records and the buckets need not be asked again.
+    /// What is on record about each, and what it took to learn that.
     async fn standings(
         &self,
         moment: &Moment,
         current: &Current,
         identities: &[Identity],
         now: Micros,
-    ) -> (SmallVec<[Standing; 2]>, Option<StoreError>) {
-        let subjects: SmallVec<[Result<Arc<Subject>, StoreError>; 2]> = match identities {
-            [only] => smallvec![self.subject(only, now).await],
-            several => {
-                join_all(several.iter().map(|i| self.subject(i, now))).await.into_iter().collect()
-            }
-        };
+    ) -> (SmallVec<[Standing; 2]>, Asking) {
         let (lists, policy) = (&moment.registry.lists, current.rules.policy());
-        // Of whom nothing can be learned, nothing is known: the rules hold for everybody.
-        let nothing = Subject::default();
-        let of = |(identity, subject): (&Identity, &Result<Arc<Subject>, _>)| {
-            let subject = subject.as_deref().unwrap_or(&nothing);
-            standing(subject, lists, identity, policy, now)
+        let standings = |subjects: &[Arc<Subject>]| {
+            let both = identities.iter().zip(subjects);
+            both.map(|(identity, subject)| standing(subject, lists, identity, policy, now))
+                .collect()
         };
-        let standings = identities.iter().zip(&subjects).map(of).collect();
-        let failed = subjects.into_iter().find_map(Result::err);
+        let known: Option<SmallVec<[_; 2]>> =
+            identities.iter().map(|identity| self.view.known(identity, now)).collect();
+        if let Some(subjects) = known {
+            return (standings(&subjects), Asking::default());
+        }
+        let (subjects, asking) = Box::pin(self.learn(identities, now)).await;
+        (standings(&subjects), asking)
+    }
+
+    /// Asks the store about those who are not in memory. Where it cannot say, the one that keeps the
+    /// records and the buckets need not be asked again.
+    async fn learn(
+        &self,
+        identities: &[Identity],
+        now: Micros,
+    ) -> (SmallVec<[Arc<Subject>; 2]>, Asking) {
+        let began = Instant::now();
+        let mut unreachable = None;
+        let asked = join_all(identities.iter().map(|identity| self.subject(identity, now))).await;
+        let subjects = asked.into_iter().map(|subject| {
+            // Of whom nothing can be learned, nothing is known: the rules hold for everybody.
+            subject.unwrap_or_else(|error| {
+                unreachable.get_or_insert(error);
+                Arc::default()
+            })
+        });
+        let subjects = subjects.collect();
         // Buckets in memory are there whatever becomes of the records.
-        (standings, failed.filter(|_| matches!(self.store.one(), One::Redis(_))))
+        let unreachable = unreachable.filter(|_| matches!(self.store.one(), One::Redis(_)));
+        // What was spent on the records is not there for the buckets: one request, one deadline.
+        (subjects, Asking { unreachable, spent: began.elapsed() })
     }
 
     async fn subject(&self, identity: &Identity, now: Micros) -> Result<Arc<Subject>, StoreError> {

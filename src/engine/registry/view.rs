@@ -48,6 +48,14 @@ impl View {
         }
     }
 
+    /// What is known of `identity` without asking anybody.
+    pub fn known(&self, identity: &Identity, now: Micros) -> Option<Arc<Subject>> {
+        match self.cache.get(identity, now) {
+            Held::Fresh(subject) => Some(subject),
+            Held::Stale(_) | Held::Nothing => None,
+        }
+    }
+
     /// What is known of `identity`; asks the store when that is not in memory, and makes do with
     /// what it knew last when the store does not answer.
     pub async fn subject(

@@ -228,7 +228,10 @@ impl Proxy {
             return own(Box::pin(own_limits(&self.gateway, moment, &attempt, settings)).await);
         }
         let remember = current.rules.policy().defaults.idempotency_ttl;
-        let idempotency = clients_key(request.headers(), remember);
+        let idempotency = match current.rules.honour_idempotency() {
+            true => clients_key(request.headers(), remember),
+            false => None,
+        };
         let (verdict, answer) = match self.decide(moment, &attempt, idempotency).await {
             Ok(decided) => decided,
             Err(error) => return own(problem(StatusCode::BAD_REQUEST, &error.to_string())),
@@ -249,7 +252,7 @@ impl Proxy {
         if verdict.allowed {
             tell_limits(headers, &verdict, &answer, settings.response.headers, Micros::now());
         }
-        if self.gateway.stats.log().is_some_and(|log| log.writes_access()) {
+        if self.writes_access() {
             let decided = access::Decided::of(&verdict, &answer);
             reply.extensions_mut().insert(decided);
         }
@@ -258,6 +261,10 @@ impl Proxy {
             headers.append(http::header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
         }
         reply
+    }
+
+    fn writes_access(&self) -> bool {
+        self.gateway.stats.log().is_some_and(|log| log.writes_access())
     }
 
     /// Decides, and holds a request until it is its turn. Only a mistake of the caller is an error.
@@ -308,7 +315,9 @@ impl Proxy {
             };
             own(problem(status, &format!("the upstream {error}")))
         });
-        reply.extensions_mut().insert(UpstreamTook(took));
+        if self.writes_access() {
+            reply.extensions_mut().insert(UpstreamTook(took));
+        }
         reply
     }
 
