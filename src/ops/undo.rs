@@ -35,10 +35,10 @@ pub struct Restored {
 /// What would be put back, and in place of what; nothing is changed.
 pub async fn restorable(sites: &[Site], backup: &Backup) -> Result<Restored, UndoError> {
     let mut result = Restored::default();
-    let mut entries = Batches::of(backup)?;
-    while let Some((store, batch)) = entries.next()? {
+    let mut batches = Batches::of(backup)?;
+    while let Some(Batch { store, entries }) = batches.next()? {
         let deployment = deployment_of(sites, store.as_deref())?;
-        let alive = result.alive(batch, now(deployment).await?);
+        let alive = result.alive(entries, now(deployment).await?);
         let dump = |entry: &Entry| (entry.key.clone(), Words::of("DUMP").and(&entry.key));
         let commands: Vec<_> = alive.iter().map(dump).collect();
         for (entry, held) in alive.iter().zip(send(deployment, &commands).await?) {
@@ -60,10 +60,10 @@ pub async fn restore(
     mut tell: impl FnMut(u64),
 ) -> Result<Restored, UndoError> {
     let mut result = Restored::default();
-    let mut entries = Batches::of(backup)?;
-    while let Some((store, batch)) = entries.next()? {
+    let mut batches = Batches::of(backup)?;
+    while let Some(Batch { store, entries }) = batches.next()? {
         let deployment = deployment_of(sites, store.as_deref())?;
-        let alive = result.alive(batch, now(deployment).await?);
+        let alive = result.alive(entries, now(deployment).await?);
         let restore = |Entry { key, dump, expires_ms, .. }: Entry| {
             let at = expires_ms.unwrap_or(0).to_string();
             let words = Words::of("RESTORE").and(&key).and(at).and(dump);
@@ -93,7 +93,13 @@ fn deployment_of<'a>(sites: &'a [Site], store: Option<&str>) -> Result<&'a Deplo
     site.map(|site| &site.deployment).ok_or_else(unknown)
 }
 
-/// A backup in pieces, each of one store.
+/// Keys of one store.
+struct Batch {
+    store: Option<String>,
+    entries: Vec<Entry>,
+}
+
+/// A backup in pieces.
 struct Batches<'a>(Peekable<Entries<'a>>);
 
 impl Batches<'_> {
@@ -101,19 +107,19 @@ impl Batches<'_> {
         Ok(Batches(backup.entries()?.peekable()))
     }
 
-    fn next(&mut self) -> Result<Option<(Option<String>, Vec<Entry>)>, BackupError> {
+    fn next(&mut self) -> Result<Option<Batch>, BackupError> {
         let Some(first) = self.0.next().transpose()? else { return Ok(None) };
         let store = first.store.clone();
-        let mut batch = vec![first];
+        let mut entries = vec![first];
         let is_here = |entry: &Result<Entry, BackupError>| match entry {
             Ok(entry) => entry.store == store,
             Err(_) => true,
         };
-        while batch.len() < KEYS_AT_ONCE
+        while entries.len() < KEYS_AT_ONCE
             && let Some(entry) = self.0.next_if(is_here)
         {
-            batch.push(entry?);
+            entries.push(entry?);
         }
-        Ok(Some((store, batch)))
+        Ok(Some(Batch { store, entries }))
     }
 }

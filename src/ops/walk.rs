@@ -179,7 +179,8 @@ impl Wish {
                 Some((layout.precision(), place, layout.owner(&key)?))
             });
             let (_, layout, identity) = fitting.max_by_key(|(precision, ..)| *precision)?;
-            if !self.means(&identity) && !(self.with_parts && self.means(split::whole(&identity))) {
+            let is_part = || self.with_parts && self.means(split::whole(&identity));
+            if !(self.means(&identity) || is_part()) {
                 return None;
             }
             let slot = map.slot_of(key.as_bytes());
