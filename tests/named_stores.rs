@@ -293,6 +293,8 @@ fn with_rules_operators_list_and_examine_every_store_and_without_they_are_told_o
     assert_eq!(desk.with_rules("doctor --fix").code, 0);
     assert!(desk.gold.command::<i64>(&["PTTL", "gold:{user:1}"]) > 0);
 
+    // Where nothing is published, nothing is named.
+    assert_eq!(stores(&desk.run("keys --rules store -o json")), [None, None]);
     // What is published names it, too.
     let publish = format!("rules publish {} --reason first -q", desk.rules);
     assert_eq!(desk.run(&publish).code, 0);

@@ -83,6 +83,11 @@ impl Context {
             self.tell_of_published_stores().await;
             return Ok(NamedStores::default());
         };
+        let is_store = matches!(rules_file::in_store(rules), Some(None));
+        if is_store && self.registry().await?.current().await?.is_none() {
+            // Nothing is published yet, so nothing is named.
+            return Ok(NamedStores::default());
+        }
         Ok(NamedStores::of(&rules_file::load(rules, self).await?.0))
     }
 
