@@ -8,7 +8,11 @@ use std::time::{Duration, Instant};
 
 use rlctl::engine::clock::Micros;
 use rlctl::engine::limit::Algorithm;
+use rlctl::engine::registry::Registry;
+use rlctl::engine::store::keys::Prefix;
+use rlctl::engine::store::redis::{Deployment, RedisAddress, RedisOptions, RedisRegistry};
 use rlctl::engine::store::{Check, RedisStore, StoreError};
+use rlctl::ops::look::look;
 
 use crate::support::redis::{RedisServer, connect_to, free_port};
 use crate::support::stalls::Stalls;
@@ -194,4 +198,24 @@ fn make_certificates(dir: &Path) {
     openssl(
         "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile san -out server.crt",
     );
+}
+
+/// Nothing can have been counted by looking.
+#[tokio::test]
+async fn a_look_that_gets_no_answer_does_not_say_that_something_may_have_been_counted() {
+    let server = RedisServer::start();
+    let patience = Micros(200 * Micros::MILLISECOND.0);
+    let address = RedisAddress::parse(&server.url(), None).unwrap();
+    let deployment = Deployment::connect(&address, patience).await.unwrap();
+    let options = RedisOptions { address, deadline: patience, connect_timeout: patience };
+    let registry = RedisRegistry::connect(options, Prefix::default()).await.unwrap();
+    let registry = Registry::Redis(registry);
+    let who = id("user:1");
+    assert!(look(&deployment, &Prefix::default(), &who).await.is_ok());
+    server.pause();
+    let looked = look(&deployment, &Prefix::default(), &who).await.unwrap_err().to_string();
+    let read = registry.subject(&who).await.unwrap_err().to_string();
+    for error in [looked, read] {
+        assert!(error.ends_with("did not answer within 200ms"), "{error}");
+    }
 }

@@ -40,6 +40,28 @@ fn limits(shell: &Shell, line: &str) -> Vec<Value> {
 }
 
 #[test]
+fn whoever_looks_for_ours_is_told_that_another_limiter_is_at_work() {
+    let shell = Shell::new();
+    for line in ["keys", "reset user:42 --dry-run"] {
+        let told = shell.run(line);
+        assert!(told.code == 7 && !told.err.contains("--dialect"), "{line}: {}", told.err);
+    }
+    assert!(!shell.fine("doctor").out.contains("--dialect"));
+    hand_written(&shell);
+    for line in ["keys", "reset user:42 --dry-run", "reset --match user:* --yes"] {
+        let told = shell.run(line);
+        assert!(
+            told.code == 7 && told.err.contains("looks like another limiter's: --dialect shipped"),
+            "{line}: {}",
+            told.err
+        );
+    }
+    let told = shell.fine("doctor");
+    assert!(told.out.contains("another limiter: `r"), "{}", told.out);
+    assert!(told.out.contains("--dialect shipped examines those"), "{}", told.out);
+}
+
+#[test]
 fn every_shipped_layout_is_read_without_being_named() {
     let shell = Shell::new();
     hand_written(&shell);

@@ -310,3 +310,35 @@ async fn what_was_decided_is_told_by_rule_and_by_who_was_refused() {
     }
     panic!("never told: {usage}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_password_of_a_store_is_shown_to_nobody_and_survives_what_was_shown() {
+    let server = RedisServer::start();
+    let served = Served::published(&server).await;
+    let store = format!("[stores.gold]\nurl = 'redis://bob:s3cret@127.0.0.1:{}'\n", server.port);
+    let put = async |text: &str| {
+        let body = json!({"text": text, "reason": "a test"}).to_string();
+        served.send("PUT", "/api/v1/policy", &[("if-match", "*")], Some(&body)).await
+    };
+    let published = async || served.gateway.registry.current().await.unwrap().unwrap().text;
+    let reply = put(&format!("{POLICY}{store}")).await;
+    assert_eq!(reply.status, 200, "{}", reply.json());
+    let shown = served.get("/api/v1/policy").await.json()["text"].as_str().unwrap().to_owned();
+    assert!(shown.contains("# agreed with sales") && shown.contains("redis://***@127.0.0.1:"));
+    assert!(!shown.contains("s3cret") && !shown.contains("bob"), "{shown}");
+    let edited = shown.replace("3/1h", "9/1h");
+    assert_eq!(put(&edited).await.status, 200);
+    let now = published().await;
+    assert!(now.contains("9/1h") && now.contains("redis://bob:s3cret@127.0.0.1:"), "{now}");
+    let back = json!({"version": 2, "reason": "it was better"});
+    assert_eq!(served.ask("POST", "/api/v1/policy/rollback", back).await.status, 200);
+    assert!(published().await.contains("'redis://bob:s3cret@127.0.0.1:"));
+    // Under another name, or for another server, it is nobody's password.
+    for other in [edited.replace("gold", "lead"), edited.replace("@127.0.0.1", "@127.0.0.2")] {
+        let reply = put(&other).await;
+        assert_eq!(reply.status, 422, "{}", reply.json());
+        let told = reply.json().to_string();
+        assert!(told.contains("is masked") && !told.contains("s3cret"), "{told}");
+    }
+    assert!(published().await.contains("3/1h"), "nothing was published");
+}

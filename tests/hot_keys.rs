@@ -214,7 +214,7 @@ limits = ["200000/1s"]
 hot = { threshold = "4k/s" }
 "#;
 
-async fn gateway(server: &RedisServer, policy: &str) -> Arc<Gateway> {
+pub(crate) async fn gateway(server: &RedisServer, policy: &str) -> Arc<Gateway> {
     let source = PolicySource::Given { name: "policy.toml".into(), text: policy.into() };
     let backing = Backing {
         address: RedisAddress::parse(&server.url(), None).unwrap(),

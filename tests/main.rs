@@ -31,6 +31,7 @@ mod harness;
 mod histories;
 mod hostile;
 mod hot_keys;
+mod hot_refusals;
 mod limiter;
 mod live;
 mod local_redis;

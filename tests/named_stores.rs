@@ -14,6 +14,7 @@ use rlctl::engine::store::{Charge, Check, RuleLimit, Settlement, Store};
 use rlctl::gateway::Gateway;
 
 use crate::cli::rlctl;
+use crate::registry_cli::Ran;
 use crate::support::decider::ask;
 use crate::support::gateway::{Running, Start};
 use crate::support::redis::RedisServer;
@@ -218,4 +219,142 @@ async fn operators_see_and_take_from_the_store_that_a_rule_names() {
     drop(gold);
     let told = run(&["inspect", "user:1"]);
     assert!(told.contains("what the store gold counts is not shown"), "{told}");
+}
+
+/// A policy with a store of its own, under the hands of an operator.
+struct Desk {
+    main: RedisServer,
+    gold: RedisServer,
+    rules: String,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let (main, gold) = (RedisServer::start(), RedisServer::start());
+        let rules = main.dir.path().join("rules.toml");
+        std::fs::write(&rules, policy(&gold, "9/1d", "5/1d", "")).unwrap();
+        let desk = Desk { rules: rules.to_str().unwrap().into(), main, gold };
+        for user in ["user:1", "user:2"] {
+            assert_eq!(desk.with_rules(&format!("check {user} --cost 2")).code, 0);
+        }
+        desk
+    }
+
+    fn run(&self, line: &str) -> Ran {
+        let mut command = rlctl();
+        command.args(line.split(' ')).env("RLCTL_REDIS", self.main.url());
+        command.current_dir(self.main.dir.path()).output().expect("it runs").into()
+    }
+
+    fn with_rules(&self, line: &str) -> Ran {
+        self.run(&format!("{line} --rules {}", self.rules))
+    }
+
+    /// Of both, as they are stored.
+    fn quota(&self) -> Vec<(String, Vec<u8>, i64)> {
+        let mut all = self.main.dump();
+        all.extend(self.gold.dump());
+        all.retain(|(key, ..)| !key.contains("$policy"));
+        all
+    }
+}
+
+/// Which stores the items of a list are of.
+fn stores(told: &Ran) -> Vec<Option<String>> {
+    let value = told.json();
+    let items = value["items"].as_array().unwrap().iter();
+    let mut all: Vec<_> = items.map(|item| item["store"].as_str().map(String::from)).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn with_rules_operators_list_and_examine_every_store_and_without_they_are_told_of_the_others() {
+    let desk = Desk::new();
+    let gold = || Some("gold".to_string());
+    assert_eq!(stores(&desk.run("keys -o json")), [None, None]);
+    for line in ["keys -o json", "keys --sort used -o json", "keys --match user:* -o json"] {
+        assert_eq!(stores(&desk.with_rules(line)), [None, None, gold(), gold()], "{line}");
+    }
+    assert_eq!(stores(&desk.with_rules("keys --rows 3 -o json")).len(), 3);
+    let wide = desk.with_rules("keys --rule premium -o wide").out;
+    assert!(wide.contains("STORE") && wide.matches(" gold ").count() == 2, "{wide}");
+    let raw = desk.with_rules("inspect user:1 --raw").out;
+    assert!(raw.contains("gold gold:{user:1}  expires in"), "{raw}");
+
+    desk.gold.command::<i64>(&["PERSIST", "gold:{user:1}"]);
+    assert_eq!(desk.run("doctor").code, 0, "this Redis alone is well");
+    let told = desk.with_rules("doctor -o json");
+    let found = told.json()["items"][0].clone();
+    assert_eq!((told.code, found["check"].as_str()), (4, Some("keys without TTL")));
+    assert_eq!(found["store"], "gold");
+    let told = desk.with_rules("doctor").out;
+    assert!(told.contains("error: keys without TTL gold: 1 key never expires"), "{told}");
+    assert_eq!(desk.with_rules("doctor --fix").code, 0);
+    assert!(desk.gold.command::<i64>(&["PTTL", "gold:{user:1}"]) > 0);
+
+    // Where nothing is published, nothing is named.
+    assert_eq!(stores(&desk.run("keys --rules store -o json")), [None, None]);
+    // What is published names it, too.
+    let publish = format!("rules publish {} --reason first -q", desk.rules);
+    assert_eq!(desk.run(&publish).code, 0);
+    let hint = "rules of the published policy count on gold; with --rules store";
+    for line in ["keys", "inspect user:1", "doctor", "reset user:1 --dry-run"] {
+        let told = desk.run(line);
+        assert!(told.err.contains(hint), "{line}: {}", told.err);
+        let told = desk.run(&format!("{line} --rules store"));
+        assert!(told.code == 0 && !told.err.contains(hint), "{line}: {}", told.err);
+    }
+    assert_eq!(stores(&desk.run("keys --rules store -o json")).len(), 4);
+}
+
+#[test]
+fn with_rules_a_reset_forgets_on_every_store_and_undo_brings_all_of_it_back() {
+    let desk = Desk::new();
+    let before = desk.quota();
+    let told = desk.with_rules("reset user:1 --yes --backup b");
+    assert!(told.out.contains("forgotten: 2 limits of 1 identity\n"), "{}{}", told.out, told.err);
+    let undo = format!("undo: rlctl undo b --rules {}\n", desk.rules);
+    assert!(told.out.contains(&undo), "{}", told.out);
+    let left: Vec<String> = desk.quota().into_iter().map(|(key, ..)| key).collect();
+    assert_eq!(left, ["rl1:{user:2}", "gold:{user:2}"]);
+    let refused = desk.run("undo b --yes");
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(refused.err.contains("keys of the store gold: give the rules"), "{}", refused.err);
+    assert_eq!(desk.quota().len(), 2, "nothing came back");
+    let undone = desk.with_rules("undo b --yes -o json").json();
+    assert_eq!((&undone["restored"], &undone["replaced"]), (&2.into(), &0.into()));
+    assert!(desk.quota() == before);
+
+    let all = desk.with_rules("reset --match user:* --yes --backup c -o json").json();
+    assert_eq!(
+        (&all["identities"], &all["limits"], &all["keys"]),
+        (&2.into(), &4.into(), &4.into())
+    );
+    assert_eq!(desk.quota().len(), 0);
+    // Without rules only this Redis is meant.
+    assert_eq!(desk.with_rules("undo c --yes").code, 0);
+    assert_eq!(desk.run("reset user:1 --yes --backup d").code, 0);
+    let left: Vec<String> = desk.quota().into_iter().map(|(key, ..)| key).collect();
+    assert_eq!(left, ["rl1:{user:2}", "gold:{user:1}", "gold:{user:2}"]);
+}
+
+#[test]
+fn a_store_that_is_away_is_named_and_nothing_is_done_in_part() {
+    let mut desk = Desk::new();
+    desk.gold.kill();
+    let listed = desk.with_rules("keys -o csv");
+    assert_eq!((listed.code, listed.out.lines().count()), (5, 3), "{}", listed.err);
+    assert!(listed.err.contains("the store gold: cannot reach redis"), "{}", listed.err);
+    let examined = desk.with_rules("doctor -o json");
+    let found = examined.json()["items"][0].clone();
+    assert_eq!(
+        (examined.code, &found["check"], &found["store"]),
+        (4, &"reachable".into(), &"gold".into())
+    );
+    let before = desk.main.dump();
+    let reset = desk.with_rules("reset user:1 --yes --backup b");
+    assert_eq!(reset.code, 5, "{}", reset.out);
+    assert!(reset.err.contains("the store gold") && reset.err.contains("nothing was changed"));
+    assert!(desk.main.dump() == before && !desk.main.dir.path().join("b").exists());
 }

@@ -114,8 +114,16 @@ async fn what_was_reset_comes_back_bit_for_bit() {
         assert_eq!(left, ["rl1:{user:5}:s"], "{}: what operators decided stays", redis.name);
         // Used since then; replaced by what was there.
         redis.fine("check user:5 --limit 1000/30d --algorithm sliding-log -q");
+        let plan = redis.fine("undo all.jsonl --dry-run").out;
+        let replaced = plan.lines().last().unwrap();
+        assert!(replaced.starts_with("2 keys were used since then and are replaced: "), "{plan}");
+        assert!(replaced.contains("rl1:{user:5}:log"), "{plan}");
         let undone = redis.fine("undo all.jsonl --yes -o json").json();
         assert_eq!((&undone["restored"], &undone["expired"]), (&json!(8), &json!(0)));
+        assert_eq!(undone["replaced"], 2);
+        // A second time nothing is another than it was.
+        let again = redis.fine("undo all.jsonl --dry-run -o json").json();
+        assert_eq!((&again["restored"], &again["replaced"]), (&json!(8), &json!(0)));
         assert!(redis.quota().await == before, "{}: not as it was", redis.name);
 
         // One rule of one identity, and its default name of a backup.

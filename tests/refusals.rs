@@ -52,6 +52,7 @@ fn a_reset_needs_a_yes_a_context_that_allows_it_and_a_place_for_its_backup() {
         ("undo nowhere --yes", 3, "cannot read"),
         ("inspect user:1 --dialect nobodys", 2, "shipped are"),
         ("keys --limit 10/1m", 2, "--dialect"),
+        ("keys --rows 0", 2, "at least 1"),
     ] {
         let told = in_folder(&shell, folder.path(), line);
         assert_eq!(told.code, code, "{line}: {}{}", told.out, told.err);

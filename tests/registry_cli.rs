@@ -379,3 +379,74 @@ fn check_and_effective_obey_what_is_on_record() {
     shell.fine("tier rm user:1 --reason r");
     assert_eq!(check().json()["limit"], 10);
 }
+
+#[test]
+fn a_name_that_the_given_rules_do_not_have_is_refused() {
+    let shell = Shell::new();
+    let file = shell.redis.dir.path().join("rules.toml");
+    let rules = "[tiers.gold]\nlimits = [\"9/1m\"]\n[[rule]]\nname = \"per-user\"\ndimension = \"user\"\nlimits = [\"5/1m\"]\n";
+    std::fs::write(&file, rules).unwrap();
+    let file = file.to_str().unwrap();
+    let before = shell.redis.dump();
+    for (line, words) in [
+        (
+            "override set user:1 --rule per-usr --limit 9/1m --for 1h --reason r",
+            "rules.toml has no rule `per-usr`; did you mean `per-user`?",
+        ),
+        ("tier set user:1 golden --reason r", "has no tier `golden`; did you mean `gold`?"),
+        ("rules disable per-uzer --reason r", "did you mean `per-user`?"),
+        ("override set user:1 --rule zzz --limit 9/1m --for 1h --reason r", "no rule `zzz`\n"),
+    ] {
+        let told = shell.run(&format!("{line} --rules {file}"));
+        assert_eq!(told.code, 2, "{line}: {}", told.err);
+        assert!(told.err.contains(words), "{line}: {}", told.err);
+        assert!(shell.redis.dump() == before, "{line}: something was changed");
+    }
+    let set = "override set user:1 --rule per-user --limit 9/1m --for 1h --reason r";
+    shell.fine(&format!("{set} --rules {file}"));
+    shell.fine(&format!("rules publish {file} --reason r"));
+    let typed = set.replace("per-user", "per-usr");
+    // By what is published it is only noted: gateways may work by a file.
+    let noted = shell.fine(&typed);
+    let words = "version 1 of the policy has no rule `per-usr`; did you mean `per-user`?";
+    assert!(noted.err.contains(words), "{}", noted.err);
+    let told = shell.run(&format!("{typed} --rules store"));
+    assert_eq!(told.code, 2, "{}", told.err);
+    assert!(told.err.contains("the published policy has no rule `per-usr`"), "{}", told.err);
+}
+
+#[test]
+fn a_policy_that_is_shown_has_no_passwords_and_can_be_edited_and_published_again() {
+    let shell = Shell::new();
+    let file = |name: &str, text: &str| {
+        let path = shell.redis.dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let rules = "[[rule]]\nname = \"per-user\"\ndimension = \"user\"\nlimits = [\"5/1m\"]\nstore = \"gold\"\n[stores.gold]\nurl = \"redis://:s3cret@127.0.0.1:1\" # theirs\n";
+    let first = file("first.toml", rules);
+    shell.fine(&format!("rules publish {first} --reason r"));
+    for line in ["rules show store --text", &format!("rules show {first} --text")] {
+        let shown = shell.fine(line).out;
+        assert_eq!(shown, rules.replace(":s3cret", "***"), "{line}");
+    }
+    let edited = rules.replace(":s3cret", "***").replace("5/1m", "6/1m");
+    let second = file("second.toml", &edited);
+    // It can be looked at as it is,
+    let linted = shell.fine(&format!("rules lint {second}"));
+    assert!((linted.out + &linted.err).contains("password in the url of this store is masked"));
+    let differs = shell.run(&format!("rules diff store {second}"));
+    assert_eq!(differs.code, 8, "{}", differs.err);
+    assert!(differs.out.contains("6/1m") && !differs.out.contains("stores"), "{}", differs.out);
+    shell.fine(&format!("rules publish {second} --reason r"));
+    let published: String = shell.redis.command(&["HGET", "rl1:{$policy}:history", "2:text"]);
+    assert_eq!(published, rules.replace("5/1m", "6/1m"));
+    // but nobody enforces it.
+    let other = file("other.toml", &edited.replace("gold", "lead"));
+    let refused = shell.run(&format!("rules publish {other} --reason r"));
+    assert_eq!(refused.code, 3, "{}", refused.err);
+    assert!(refused.err.contains("is masked"), "{}", refused.err);
+    let served = shell.run(&format!("serve --rules {second} --listen 127.0.0.1:0 -q"));
+    assert_eq!(served.code, 3, "{}", served.err);
+    assert!(served.err.contains("is masked"), "{}", served.err);
+}

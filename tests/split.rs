@@ -13,6 +13,7 @@ use rlctl::gateway::Gateway;
 use rlctl::ops::local_redis::Kind;
 
 use crate::cli::rlctl;
+use crate::registry_cli::Ran;
 use crate::support::decider::{ask, on};
 use crate::support::servers::Servers;
 use crate::support::{cost, id};
@@ -88,6 +89,23 @@ async fn a_divided_identity_is_spread_over_slots_and_admitted_its_limit_exactly(
     assert_eq!((sum("divided", "limit"), sum("divided", "remaining")), (103, 20), "{told}");
     assert_eq!((sum("whole", "limit"), sum("whole", "remaining")), (1_000, 917), "{told}");
     assert!(told.to_string().contains("rule, part 8 of 8"), "{told}");
+    // An operator who gives the rules forgets all parts, and brings all of them back.
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| -> Ran {
+        let mut command = rlctl();
+        command.args(line.split(' ')).args(["--redis", &servers.local.url()]);
+        command.arg("--rules").arg(rules.path()).current_dir(folder.path());
+        command.output().unwrap().into()
+    };
+    let reset = run("reset user:1 --yes --backup b");
+    assert!(reset.out.contains("forgotten: 9 limits of 1 identity"), "{}{}", reset.out, reset.err);
+    assert_eq!(left(&gateways[0]).await, (1_000, 103));
+    assert_eq!(run("undo b --yes").code, 0);
+    assert_eq!(left(&gateways[0]).await, (917, 20));
+    let reset = run("reset --match user:* --yes --backup c");
+    assert!(reset.out.contains("forgotten: 9 limits of 1 identity"), "{}{}", reset.out, reset.err);
+    assert_eq!(left(&gateways[0]).await, (1_000, 103));
+    assert_eq!(run("undo c --yes").code, 0);
     assert_eq!(gateways[0].reset(&id("user:1"), None).await.unwrap(), 9);
     assert_eq!(left(&gateways[0]).await, (1_000, 103));
 }

@@ -106,7 +106,8 @@ async fn by_limits(args: &Args, demand: Demand<'_>, context: &Context) -> Result
     let limits: Vec<Arc<RuleLimit>> = limits.into_iter().zip(0u8..).map(named).collect();
     let Demand { cost, idempotency, at, .. } = demand;
     let check = Check { identity: &args.identity, limits: &limits, cost, idempotency, at };
-    let answer = open_store(args, context).await?.check(&check).await.map_err(store_failure)?;
+    let answer = open_store(args, context).await?.check(&check).await;
+    let answer = answer.map_err(|error| store_failure(error, cost))?;
     let (decided, _) = answer.deciding().expect("there is at least one limit");
     let asked = limits.iter().zip(&answer.decisions).map(|(limit, decision)| Asked {
         identity: args.identity.clone(),
@@ -140,7 +141,9 @@ async fn by_rules(
     let store = Arc::new(Store::Several(others));
     let on_failure = OnFailure::Tell;
     let limiter = Limiter { rules: in_force.rules.clone(), store, on_failure, hot: None };
-    let verdict = limiter.check(&attempt, &standings, demand).await.map_err(store_failure)?;
+    let cost = demand.cost;
+    let verdict = limiter.check(&attempt, &standings, demand).await;
+    let verdict = verdict.map_err(|error| store_failure(error, cost))?;
     in_force.note_switches(context);
     if let Some(note) = place.left_out(&in_force.rules, &args.identity) {
         context.note(note);
@@ -160,8 +163,9 @@ async fn open_store(args: &Args, context: &Context) -> Result<Store, Failure> {
     Ok(Store::Redis(context.connect(url, context.prefix.clone(), OPERATOR_DEADLINE).await?))
 }
 
-fn store_failure(error: StoreError) -> Failure {
+fn store_failure(error: StoreError, cost: Cost) -> Failure {
     match error {
+        error if cost == Cost::PEEK => error.of_a_read().into(),
         StoreError::OtherCost => {
             Failure::usage("this idempotency key was used before with another --cost")
         }

@@ -44,6 +44,8 @@ impl From<StoreError> for Failure {
             StoreError::Unreachable { .. }
             | StoreError::Timeout { .. }
             | StoreError::Lost { .. }
+            | StoreError::Silent { .. }
+            | StoreError::Cut { .. }
             | StoreError::Refused { .. }
             | StoreError::Overloaded { .. }
             | StoreError::Short { .. }

@@ -1,25 +1,26 @@
 //! `rlctl inspect`: every limit of an identity and how it stands, without touching anything.
 
 use std::io::{self, BufWriter, Write};
-use std::sync::Arc;
 
 use tokio::sync::OnceCell;
 
-use super::inspect_report::{Report, in_csv, raw, words};
+use super::inspect_report::{self, Report, in_csv, raw, words};
 use super::operate_args::{DialectArgs, Who, identities};
 use super::policy::{self, InForce};
 use super::printing::WatchArgs;
-use super::{Context, Exit, Failure, OPERATOR_DEADLINE, inspect_gateway};
+use super::sites::{Away, NamedStores};
+use super::{Context, Exit, Failure, inspect_gateway};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::plan::{Attempt, Origin, Plan, Question, plan};
-use crate::engine::policy::NamedStore;
 use crate::engine::registry::Subject;
 use crate::engine::rules::Target;
 use crate::engine::split::parts;
 use crate::engine::store::redis::Deployment;
+use crate::ops::bucket::Bucket;
 use crate::ops::layout::Layout;
 use crate::ops::look::{LookError, Looked, Wanted, look};
+use crate::ops::site::Site;
 use crate::ops::strangers;
 use crate::output::{Format, Rows, json_line, with_schema};
 
@@ -58,12 +59,12 @@ pub(super) struct Args {
 struct Desk<'a> {
     context: &'a Context,
     args: &'a Args,
-    deployment: Option<Deployment>,
+    /// The Redis of the context, then the stores that rules name, as far as they answer; none where
+    /// a gateway is asked.
+    sites: Vec<Site>,
     /// Named layouts; none: ours, then whatever is known.
     foreign: Option<Vec<Layout>>,
     in_force: Option<InForce>,
-    /// The stores that rules name, as far as they answer.
-    elsewhere: Vec<(Arc<NamedStore>, Deployment)>,
     ours: OnceCell<bool>,
 }
 
@@ -72,10 +73,6 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     if through_gateway && (args.raw || args.dialect.dialect.is_some()) {
         return Err(Failure::usage("--raw and --dialect look into a Redis: give --redis URL"));
     }
-    let deployment = match through_gateway {
-        true => None,
-        false => Some(context.deployment().await?),
-    };
     let foreign = match &args.dialect.dialect {
         Some(_) => Some(args.dialect.foreign()?),
         None => None,
@@ -87,12 +84,12 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     if let Some(in_force) = &in_force {
         in_force.note_switches(context);
     }
-    let elsewhere = match &in_force {
-        Some(in_force) => elsewhere(in_force, context).await,
-        None => Vec::new(),
+    let sites = match through_gateway {
+        true => Vec::new(),
+        false => sites(in_force.as_ref(), &args.dialect, context).await?,
     };
     let ours = OnceCell::new();
-    let desk = Desk { context, args: &args, deployment, foreign, in_force, elsewhere, ours };
+    let desk = Desk { context, args: &args, sites, foreign, in_force, ours };
     let reads_stdin = args.identities.iter().any(|who| matches!(who, Who::Stdin));
     if reads_stdin && !args.watch.is_on() {
         let out = BufWriter::new(io::stdout());
@@ -151,7 +148,7 @@ impl Desk<'_> {
     }
 
     async fn report(&self, identity: &Identity) -> Result<Report, Failure> {
-        let Some(deployment) = &self.deployment else {
+        let Some(Site { deployment, .. }) = self.sites.first() else {
             return inspect_gateway::report(&self.context.one_gateway()?, identity).await;
         };
         if let Some(layouts) = &self.foreign {
@@ -197,17 +194,20 @@ impl Desk<'_> {
                 divided.push(part);
             }
         }
-        let main = self.deployment.iter().map(|main| (None, main, Ok(self.context.prefix.clone())));
-        let others = self.elsewhere.iter().map(|(store, there)| {
-            (Some(store.name.as_str()), there, store.prefix().map_err(Failure::usage))
-        });
-        for (name, deployment, prefix) in main.chain(others) {
-            let prefix = prefix?;
+        let mut raw = self.args.raw.then(|| raw(&looked, None));
+        for Site { store, deployment, prefix } in &self.sites {
+            let name = store.as_deref();
             let whole = name.is_some().then_some(&identity);
             for who in whole.into_iter().chain(divided.iter().copied()) {
                 let wanted = of(name, who);
-                if name.is_some() || !wanted.is_empty() {
-                    limits.extend(look(deployment, &prefix, who).await?.buckets(&wanted));
+                if name.is_none() && wanted.is_empty() {
+                    continue;
+                }
+                let there = look(deployment, prefix, who).await?;
+                let buckets = there.buckets(&wanted).into_iter();
+                limits.extend(buckets.map(|bucket| Bucket { store: store.clone(), ..bucket }));
+                if let Some(raw) = &mut raw {
+                    raw.extend(inspect_report::raw(&there, name));
                 }
             }
         }
@@ -215,14 +215,13 @@ impl Desk<'_> {
             looked.records.as_ref().err().map(|error| {
                 format!("{} holds what is no quota of ours: {error}", looked.quota.key)
             });
-        let raw = self.args.raw.then(|| raw(&looked));
         let report = Report::of(&identity, looked.subject, now, limits);
         Ok(Report { tier, unreadable, raw, ..report })
     }
 
     /// Says that nothing is known, and what to do about it.
     async fn tell_nothing(&self, identity: &str) -> Result<(), Failure> {
-        let Some(deployment) = &self.deployment else {
+        let Some(Site { deployment, .. }) = self.sites.first() else {
             self.context.note(format!("no rule of the gateway limits {identity}"));
             return Ok(());
         };
@@ -256,24 +255,21 @@ struct Sought {
     wanted: Wanted,
 }
 
-/// Connections to the stores that rules name; of one that does not answer that is said.
-async fn elsewhere(in_force: &InForce, context: &Context) -> Vec<(Arc<NamedStore>, Deployment)> {
-    let mut open = Vec::new();
-    for store in &in_force.rules.policy().stores {
-        let connected = match store.address() {
-            Ok(address) => Deployment::connect(&address, OPERATOR_DEADLINE).await,
-            // It was read before.
-            Err(_) => continue,
-        };
-        match connected {
-            Ok(deployment) => open.push((store.clone(), deployment)),
-            Err(error) => {
-                let name = &store.name;
-                context.note(format!("what the store {name} counts is not shown: {error}"));
-            }
-        }
+/// The Redis, and the stores that rules name; of one that does not answer that is said.
+async fn sites(
+    in_force: Option<&InForce>,
+    dialect: &DialectArgs,
+    context: &Context,
+) -> Result<Vec<Site>, Failure> {
+    let named = match in_force {
+        Some(in_force) => NamedStores::of(in_force.rules.policy()),
+        None => dialect.named_stores(context).await?,
+    };
+    let sites = context.sites(&named).await?;
+    for Away { store, error } in &sites.away {
+        context.note(format!("what the store {store} counts is not shown: {error}"));
     }
-    open
+    Ok(sites.open)
 }
 
 /// The tier, and every limit that a rule has for an identity somewhere.

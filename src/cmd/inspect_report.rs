@@ -42,6 +42,8 @@ impl Report {
 /// A key as it is stored.
 #[derive(Debug, Serialize)]
 pub(super) struct Raw {
+    /// The store that rules name, where it is one.
+    store: Option<String>,
     key: String,
     ttl_us: Option<u64>,
     memory_bytes: Option<u64>,
@@ -109,6 +111,7 @@ impl Row for Shown<'_> {
             Column::wide("BYTES", |s| or_none(s.0.memory_bytes)),
             Column::wide("SLOT", |s| s.0.slot.map_or("-".into(), |slot| slot.to_string())),
             Column::wide("NODE", |s| s.0.node.clone().unwrap_or_else(|| "-".into())),
+            Column::wide("STORE", |s| s.0.store.clone().unwrap_or_else(|| "-".into())),
             Column::wide("KEY", |s| s.0.key.clone()),
         ]
     }
@@ -232,7 +235,7 @@ fn explained(report: &Report) -> String {
     text
 }
 
-pub(super) fn raw(looked: &Looked) -> Vec<Raw> {
+pub(super) fn raw(looked: &Looked, store: Option<&str>) -> Vec<Raw> {
     let record = |record: &Record| RawRecord {
         name: record.name.clone(),
         algorithm: record.limit.algorithm().name(),
@@ -242,6 +245,7 @@ pub(super) fn raw(looked: &Looked) -> Vec<Raw> {
         numbers: record.numbers,
     };
     let of = |held: &Held, records: Vec<RawRecord>| Raw {
+        store: store.map(String::from),
         key: held.key.clone(),
         ttl_us: held.ttl.map(|ttl| ttl.0),
         memory_bytes: held.memory_bytes,
@@ -265,7 +269,8 @@ impl Raw {
             .ttl_us
             .map_or("never expires".into(), |us| format!("expires in {}", about(Micros(us))));
         let bytes = self.memory_bytes.map_or(String::new(), |bytes| format!(", {bytes} bytes"));
-        let mut text = format!("{}  {ttl}{bytes}\n", Untrusted(&self.key));
+        let store = self.store.as_ref().map_or(String::new(), |store| format!("{store} "));
+        let mut text = format!("{store}{}  {ttl}{bytes}\n", Untrusted(&self.key));
         if let Some(value) = &self.value_base64 {
             text += &format!("  base64 {value}\n");
         }

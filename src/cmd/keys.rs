@@ -1,19 +1,20 @@
 //! `rlctl keys`: every bucket there is, as it comes, or the first of an order.
 
 use std::collections::BTreeMap;
+use std::io::{BufWriter, Stdout};
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::operate_args::{DialectArgs, Progress};
+use super::operate_args::{DialectArgs, Progress, most_rows};
 use super::{Context, Exit, Failure};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Pattern;
-use crate::engine::units;
 use crate::ops::bucket::Bucket;
-use crate::ops::layout::Held;
+use crate::ops::layout::{Held, Layout};
+use crate::ops::site::Site;
 use crate::ops::walk::{Walk, Wish};
-use crate::output::{Column, Format, Row, Tone, about};
+use crate::output::{Column, Format, Row, Rows, Tone, about};
 
 const DEFAULT_ROWS: usize = 1_000;
 
@@ -36,13 +37,15 @@ pub(super) const BUCKET_FIELDS: &[&str] = &[
     "memory_bytes",
     "state",
     "source",
+    "store",
 ];
 
 /// List buckets: whose, how much is used and left, for how long
 ///
 /// Streams what SCAN finds on every primary, never KEYS, in bounded memory; the server is asked in
 /// small steps. With --sort the first rows of all. A bucket may come twice while a server's table
-/// grows or a slot moves. Exit 7 when there is none.
+/// grows or a slot moves. With --rules also those of the stores that the rules name. Exit 7 when
+/// there is none.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -50,6 +53,7 @@ Examples:
   rlctl keys --match 'user:12*' -o csv > buckets.csv
   rlctl keys --match ip:10.0.0.0/8 --rule per-ip
   rlctl keys --sort memory -o wide
+  rlctl keys --rules store                           also on the stores that rules name
   rlctl keys --dialect zset-window --limit 100/1m")]
 pub(super) struct Args {
     /// Only those of an identity, a family (user:12*) or a network (ip:10.0.0.0/8)
@@ -62,15 +66,10 @@ pub(super) struct Args {
     #[arg(long, value_enum, value_name = "BY")]
     sort: Option<Sort>,
     /// Most rows; with --sort 1000 if not said
-    #[arg(long, value_name = "N", value_parser = rows)]
+    #[arg(long, value_name = "N", value_parser = most_rows)]
     rows: Option<usize>,
     #[command(flatten)]
     dialect: DialectArgs,
-}
-
-fn rows(text: &str) -> Result<usize, String> {
-    let rows = units::parse_count(text).map_err(|error| error.to_string())?;
-    usize::try_from(rows).map_err(|error| error.to_string())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -118,6 +117,7 @@ impl Row for Item {
             Column::wide("BYTES", |item| shown(item.bucket.memory_bytes)),
             Column::wide("NODE", |item| item.bucket.node.clone().unwrap_or_default()),
             Column::wide("SLOT", |item| item.bucket.slot.map_or("-".into(), |s| s.to_string())),
+            Column::wide("STORE", |item| item.bucket.store.clone().unwrap_or_else(|| "-".into())),
             Column::wide("KEY", |item| item.bucket.key.clone()),
         ]
     }
@@ -141,8 +141,9 @@ fn tone(item: &Item) -> Tone {
 struct First {
     sort: Sort,
     most: usize,
-    /// By rank, then by key, rule and limit: a bucket that comes twice comes to the same place.
-    kept: BTreeMap<(u64, String, String, String), Item>,
+    /// By rank, then by store, key, rule and limit: a bucket that comes twice comes to the same
+    /// place.
+    kept: BTreeMap<(u64, Option<String>, String, String, String), Item>,
 }
 
 impl First {
@@ -153,7 +154,7 @@ impl First {
             return;
         }
         let (key, rule) = (bucket.key.clone(), bucket.rule.clone());
-        let place = (rank, key, rule, bucket.limit_text());
+        let place = (rank, bucket.store.clone(), key, rule, bucket.limit_text());
         self.kept.insert(place, Item { identity: identity.into(), bucket });
         if self.kept.len() > self.most {
             self.kept.pop_last();
@@ -162,46 +163,38 @@ impl First {
 }
 
 pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> {
-    let wish = Wish {
-        layouts: args.dialect.layouts(context)?,
-        pattern: args.pattern.clone(),
-        // It costs the server as much again as the rest; where nobody sees it, it is not asked for.
-        with_memory: context.look.format != Format::Table || args.sort == Some(Sort::Memory),
-    };
-    let deployment = context.deployment().await?;
-    let mut walk = Walk::new(&deployment, wish)?;
-    let mut first = args.sort.map(|sort| First {
+    let layouts = args.dialect.layouts(context)?;
+    let named = args.dialect.named_stores(context).await?;
+    let sites = context.sites(&named).await?;
+    let first = args.sort.map(|sort| First {
         sort,
         most: args.rows.unwrap_or(DEFAULT_ROWS),
         kept: BTreeMap::new(),
     });
     let most = if first.is_some() { usize::MAX } else { args.rows.unwrap_or(usize::MAX) };
-    let mut rows = context.rows::<Item>()?;
-    let mut progress = Progress::new(context);
-    let (mut keys, mut unreadable, mut written) = (0u64, 0u64, 0);
-    'walk: while let Some(batch) = walk.next().await? {
-        for seen in batch {
-            keys += 1;
-            unreadable += u64::from(matches!(seen.held, Held::Unreadable(_)));
-            let is_meant = |b: &Bucket| args.rule.as_ref().is_none_or(|rule| *rule == b.rule);
-            for bucket in seen.buckets.into_iter().filter(is_meant) {
-                if written == most {
-                    break 'walk;
-                }
-                match &mut first {
-                    Some(first) => first.offer(&seen.found.identity, bucket),
-                    None => {
-                        rows.push(&Item { identity: seen.found.identity.clone(), bucket })?;
-                        written += 1;
-                    }
-                }
-            }
+    let (rows, progress) = (context.rows::<Item>()?, Progress::new(context));
+    let mut list = List {
+        args: &args,
+        context,
+        with_parts: named.most_parts > 0,
+        rows,
+        first,
+        most,
+        progress,
+        keys: 0,
+        unreadable: 0,
+    };
+    for site in &sites.open {
+        if list.first.is_none() && list.most == 0 {
+            break;
         }
-        if first.is_some() || context.look.format != Format::Table {
-            let (done, of) = walk.primaries();
-            progress.tell(|| format!("{keys} keys read, {done} of {of} servers done"));
-        }
+        let layouts = match site.store {
+            None => layouts.clone(),
+            Some(_) => vec![Layout::Own(site.prefix.clone())],
+        };
+        list.walk(site, layouts).await?;
     }
+    let List { first, mut rows, unreadable, progress, .. } = list;
     drop(progress);
     for item in first.map(|first| first.kept).into_iter().flat_map(BTreeMap::into_values) {
         rows.push(&item)?;
@@ -213,10 +206,83 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
             context.prefix.as_str()
         ));
     }
+    if let Some(away) = sites.away.first() {
+        return Err(away.failure("what it counts is not listed"));
+    }
     if written == 0 {
-        context.note("no bucket is stored that fits: nobody has used anything, or all is whole");
+        let strangers = args.dialect.strangers(sites.main()).await;
+        context.note(format!(
+            "no bucket is stored that fits: nobody has used anything, or all is whole{strangers}"
+        ));
     }
     Ok(if written == 0 { Exit::NothingMatched } else { Exit::Fine })
+}
+
+/// What is listed, on its way.
+struct List<'a> {
+    args: &'a Args,
+    context: &'a Context,
+    /// Rules divide some identities.
+    with_parts: bool,
+    rows: Rows<Item, BufWriter<Stdout>>,
+    first: Option<First>,
+    most: usize,
+    progress: Progress<'a>,
+    keys: u64,
+    unreadable: u64,
+}
+
+impl List<'_> {
+    async fn walk(&mut self, site: &Site, layouts: Vec<Layout>) -> Result<(), Failure> {
+        let wish = Wish {
+            layouts,
+            pattern: self.args.pattern.clone(),
+            with_parts: self.with_parts,
+            // It costs the server as much again as the rest; where nobody sees it, it is not asked
+            // for.
+            with_memory: self.context.look.format != Format::Table
+                || self.args.sort == Some(Sort::Memory),
+        };
+        let is_shown_at_once = self.first.is_none() && self.context.look.format == Format::Table;
+        let mut walk = Walk::new(&site.deployment, wish)?;
+        while let Some(batch) = walk.next().await? {
+            for seen in batch {
+                self.keys += 1;
+                self.unreadable += u64::from(matches!(seen.held, Held::Unreadable(_)));
+                for bucket in seen.buckets {
+                    let bucket = Bucket { store: site.store.clone(), ..bucket };
+                    if !self.add(&seen.found.identity, bucket)? {
+                        return Ok(());
+                    }
+                }
+            }
+            if !is_shown_at_once {
+                let (done, of) = walk.primaries();
+                let keys = self.keys;
+                let of_store =
+                    site.store.as_ref().map_or(String::new(), |name| format!(" of {name}"));
+                let tell = || format!("{keys} keys read, {done} of {of} servers{of_store} done");
+                self.progress.tell(tell);
+            }
+        }
+        Ok(())
+    }
+
+    /// False when there is no room for it.
+    fn add(&mut self, identity: &str, bucket: Bucket) -> Result<bool, Failure> {
+        if self.args.rule.as_ref().is_some_and(|rule| *rule != bucket.rule) {
+            return Ok(true);
+        }
+        match &mut self.first {
+            Some(first) => first.offer(identity, bucket),
+            None if self.most == 0 => return Ok(false),
+            None => {
+                self.rows.push(&Item { identity: identity.into(), bucket })?;
+                self.most -= 1;
+            }
+        }
+        Ok(true)
+    }
 }
 
 #[cfg(test)]

@@ -54,6 +54,7 @@ mod simulate_policy;
 mod simulate_print;
 mod simulate_run;
 mod simulate_trace;
+mod sites;
 mod status;
 mod target_args;
 mod tier;

@@ -9,6 +9,7 @@ use super::{Context, Exit, Failure, OPERATOR_DEADLINE};
 use crate::engine::identity::Identity;
 use crate::engine::limit::Quota;
 use crate::engine::store::redis::Deployment;
+use crate::engine::units;
 use crate::ops::admin::Admin;
 use crate::ops::dialect::{Dialect, DialectError};
 use crate::ops::layout::Layout;
@@ -75,6 +76,14 @@ impl FromStr for Who {
             "-" => Ok(Who::Stdin),
             text => text.parse().map(Who::One).map_err(|error| format!("{error}")),
         }
+    }
+}
+
+/// `--rows`: none would read as if there were nothing.
+pub(super) fn most_rows(text: &str) -> Result<usize, String> {
+    match units::parse_count(text).map_err(|error| error.to_string())? {
+        0 => Err("write how many rows to show, at least 1".into()),
+        rows => usize::try_from(rows).map_err(|error| error.to_string()),
     }
 }
 

@@ -8,10 +8,12 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Context, Exit, Failure};
+use super::{Context, Exit, Failure, rules_file};
 use crate::engine::clock::Micros;
 use crate::engine::config::parse_policy;
+use crate::engine::config::read::did_you_mean;
 use crate::engine::identity::{Identity, IdentityError, Pattern, names_a_dimension};
+use crate::engine::policy::Policy;
 use crate::engine::registry::{
     Change, Event, Intent, Lasts, ListChange, Outcome, Override, OverrideLimit, Registry, Terms,
 };
@@ -176,14 +178,14 @@ pub(super) async fn change_identity(
 ) -> Result<Exit, Failure> {
     let intent = write.intent(context)?;
     let registry = context.registry().await?;
-    let outcome = registry.change(identity, change, &intent).await?;
     match change {
-        Change::SetTier { tier, .. } => note_unknown(context, &registry, Named::Tier(tier)).await?,
+        Change::SetTier { tier, .. } => check_name(context, &registry, Named::Tier(tier)).await?,
         Change::SetOverride { rule, .. } => {
-            note_unknown(context, &registry, Named::Rule(rule)).await?;
+            check_name(context, &registry, Named::Rule(rule)).await?;
         }
         _ => {}
     }
+    let outcome = registry.change(identity, change, &intent).await?;
     write.report(context, &outcome)
 }
 
@@ -211,24 +213,52 @@ pub(super) enum Named<'a> {
     Tier(&'a str),
 }
 
-/// Notes a name that the published policy does not have. Only a note: gateways may work by a file
-/// of their own, and a policy may be published later.
-pub(super) async fn note_unknown(
+impl Named<'_> {
+    /// Why the policy does not know this name, if so.
+    fn unknown_to(self, policy: &Policy, called: &str) -> Option<String> {
+        fn names<'p>(all: impl Iterator<Item = &'p str>, name: &str) -> (bool, Option<String>) {
+            let all: Vec<&str> = all.collect();
+            (all.contains(&name), did_you_mean(name, all.into_iter()))
+        }
+        let (what, name, (is_known, hint)) = match self {
+            Named::Rule(name) => {
+                ("rule", name, names(policy.rules.iter().map(|rule| rule.name.as_str()), name))
+            }
+            Named::Tier(name) => {
+                ("tier", name, names(policy.tiers.iter().map(|tier| tier.name.as_str()), name))
+            }
+        };
+        let hint = hint.map_or(String::new(), |hint| format!("; {hint}"));
+        (!is_known).then(|| format!("{called} has no {what} `{}`{hint}", Untrusted(name)))
+    }
+}
+
+/// Refuses a name that the rules of the context do not have. Where there are none, a name that the
+/// published policy does not have is only noted: gateways may work by a file of their own, and a
+/// policy may be published later.
+pub(super) async fn check_name(
     context: &Context,
     registry: &Registry,
     named: Named<'_>,
 ) -> Result<(), Failure> {
+    if let Some(rules) = &context.rules {
+        let (policy, _) = rules_file::load(rules, context).await?;
+        let called = match rules_file::in_store(rules) {
+            Some(_) => "the published policy",
+            None => rules.as_str(),
+        };
+        return match named.unknown_to(&policy, called) {
+            Some(why) => Err(Failure::usage(why)),
+            None => Ok(()),
+        };
+    }
     let Some(published) = registry.current().await? else { return Ok(()) };
     let Ok((policy, _)) = parse_policy("published", &published.text, published.version.at) else {
         return Ok(());
     };
-    let (what, name, is_known) = match named {
-        Named::Rule(name) => ("rule", name, policy.rule(name).is_some()),
-        Named::Tier(name) => ("tier", name, policy.tier(name).is_some()),
-    };
-    if !is_known {
-        let (number, name) = (published.version.version, Untrusted(name));
-        context.note(format!("version {number} of the policy has no {what} `{name}`"));
+    let called = format!("version {} of the policy", published.version.version);
+    if let Some(why) = named.unknown_to(&policy, &called) {
+        context.note(why);
     }
     Ok(())
 }

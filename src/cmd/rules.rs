@@ -8,6 +8,7 @@ use super::rules_file::{self, Reading, findings_of, print_findings};
 use super::rules_store::StoreVerb;
 use super::{Context, Exit, Failure, policy, print, rules_diff, rules_effective};
 use crate::engine::config::Finding;
+use crate::engine::config::secrets::masked;
 use crate::engine::policy::{LimitSpec, OnStoreError, Rule, RuleLimits, Tier};
 use crate::engine::registry::{Version, switched};
 use crate::output::{Column, List, Row, Untrusted, moment};
@@ -69,12 +70,12 @@ Examples:
   rlctl rules show rules.toml
   RLCTL_RULES=rules.toml rlctl rules show -o json
   rlctl rules show store                        what is published
-  rlctl rules show store:7 --text > seven.toml  version 7 as it was written")]
+  rlctl rules show store:7 --text > seven.toml  version 7 as it was written, but for passwords")]
 struct ShowArgs {
     /// Rules file, TOML or JSON; - is stdin; store or store:VERSION; none: the one of --rules
     #[arg(value_name = "FILE")]
     file: Option<String>,
-    /// The text itself, as it was written
+    /// The text itself, as it was written, but for passwords
     #[arg(long)]
     text: bool,
 }
@@ -181,7 +182,7 @@ async fn show(args: ShowArgs, context: &Context) -> Result<Exit, Failure> {
     let named = context.rules_file(args.file)?;
     if args.text {
         context.refuse_output("--text prints the policy as it was written")?;
-        print(&rules_file::text(&named, context).await?)?;
+        print(&masked(&rules_file::text(&named, context).await?))?;
         return Ok(Exit::Fine);
     }
     let (policy, warnings, version) = match rules_file::in_store(&named) {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use super::{Context, Exit, Failure};
 use crate::engine::clock::Micros;
-use crate::engine::config::{self, ConfigErrors, Finding, MAX_FILE_BYTES, parse_policy};
+use crate::engine::config::{
+    self, ConfigErrors, Finding, MAX_FILE_BYTES, parse_policy, parse_shown,
+};
 use crate::engine::policy::Policy;
 use crate::engine::registry::{KEPT_VERSIONS, Published, Registry, RegistryError};
 use crate::output::finding_text;
@@ -34,7 +36,7 @@ pub(super) fn usable(reading: Reading) -> Result<(Policy, Vec<Finding>), Failure
 /// Reads a policy; the outer error is one that cannot be read at all.
 pub(super) async fn read(named: &str, context: &Context) -> Result<Reading, Failure> {
     let Some(version) = in_store(named) else {
-        return Ok(read_text(named)?.and_then(|text| parse_policy(named, &text, Micros::now())));
+        return Ok(read_text(named)?.and_then(|text| parse_shown(named, &text, Micros::now())));
     };
     Ok(parsed(&published(&context.registry().await?, version).await?))
 }

@@ -1,10 +1,11 @@
 //! `rlctl rules publish|history|rollback|enable|disable|observe`: the policy in the store.
 
-use super::registry_args::{Named, WriteArgs, note_unknown};
+use super::registry_args::{Named, WriteArgs, check_name};
 use super::rules_file::{Reading, print_findings, read_text};
 use super::{Context, Exit, Failure};
 use crate::engine::clock::Micros;
 use crate::engine::config::parse_policy;
+use crate::engine::config::secrets::unmasked;
 use crate::engine::registry::{KEPT_VERSIONS, Switch, Version};
 use crate::output::{Column, List, Row, Untrusted, moment};
 
@@ -88,7 +89,7 @@ impl StoreVerb {
         match self {
             StoreVerb::Publish { file, if_version, write } => {
                 let intent = write.intent(context)?;
-                let text = read_policy(&file, context)?;
+                let text = read_policy(&file, context).await?;
                 let registry = context.registry().await?;
                 let new = registry.publish(&text, if_version, &intent).await?;
                 write.report(context, &new.outcome)
@@ -119,16 +120,23 @@ impl StoreVerb {
 async fn switch(switch: Switch, write: &WriteArgs, context: &Context) -> Result<Exit, Failure> {
     let intent = write.intent(context)?;
     let registry = context.registry().await?;
-    let outcome = registry.set_switch(&switch, &intent).await?;
     if let Switch::Disable { rule } = &switch {
-        note_unknown(context, &registry, Named::Rule(rule)).await?;
+        check_name(context, &registry, Named::Rule(rule)).await?;
     }
+    let outcome = registry.set_switch(&switch, &intent).await?;
     write.report(context, &outcome)
 }
 
-/// The text of a rules file that can be used; what is wrong with it is told on stderr.
-fn read_policy(file: &str, context: &Context) -> Result<String, Failure> {
-    let text = read_text(file)?;
+/// The text of a rules file that can be used, with passwords that are masked in it as the published
+/// policy has them; what is wrong with it is told on stderr.
+async fn read_policy(file: &str, context: &Context) -> Result<String, Failure> {
+    let mut text = read_text(file)?;
+    if let Ok(shown) = &mut text
+        && shown.contains("***")
+        && let Some(current) = context.registry().await?.current().await?
+    {
+        *shown = unmasked(shown, &current.text);
+    }
     let outcome: Reading = text.clone().and_then(|text| parse_policy(file, &text, Micros::now()));
     if outcome.is_err() || !context.quiet {
         print_findings(&outcome);

@@ -6,18 +6,21 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::operate_args::Progress;
+use super::sites::NamedStores;
 use super::{Context, Exit, Failure};
 use crate::engine::clock::Micros;
 use crate::engine::registry::Intent;
 use crate::engine::store::redis::without_secrets;
 use crate::ops::backup::Backup;
-use crate::ops::reset::{Restored, restore};
+use crate::ops::site::Site;
+use crate::ops::undo::{Restored, UndoError, restorable, restore};
 use crate::output::{SCHEMA, Untrusted, counted, moment};
 
 /// Bring back what a reset has forgotten, from its backup
 ///
 /// Every key is put back as it was, bit for bit, with the moment at which it expires; what would
-/// have expired meanwhile is said and left out. What was used since the reset is replaced.
+/// have expired meanwhile is said and left out. What was used since the reset is replaced, and named
+/// before. Where keys of stores that rules name were backed up, too, it takes the rules (--rules).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -57,13 +60,14 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
         context.allow_write()?;
     }
     let backup = Backup::open(&args.file)?;
-    let deployment = context.deployment().await?;
-    let here = without_secrets(&deployment.url());
     let header = &backup.header;
-    if header.redis != here {
-        context.note(format!("this backup is of {}, and goes to {here}", header.redis));
-    }
-    let plan = restore(&deployment, &backup, true, |_| {}).await?;
+    let named = match backup.header.stores.is_empty() {
+        true => NamedStores::default(),
+        false => context.named_stores().await?,
+    };
+    let sites = context.sites(&named).await?.all()?;
+    note_other_places(&backup, &sites, context);
+    let plan = restorable(&sites, &backup).await?;
     if context.look.format.is_for_people() {
         super::print(&in_words(&backup, &plan))?;
     }
@@ -71,7 +75,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
         schema: SCHEMA,
         dry_run: args.dry_run,
         written: false,
-        restored: plan,
+        restored: plan.clone(),
         what: header.what.clone(),
         reset_at_us: header.at_us,
         reset_by: header.by.clone(),
@@ -90,7 +94,13 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     context.confirm(args.yes, &format!("bring back {}?", counted(plan.restored, "key")))?;
     let mut progress = Progress::new(context);
     let tell = |done| progress.tell(|| format!("{done} of {} keys brought back", backup.keys));
-    report.restored = restore(&deployment, &backup, false, tell).await?;
+    let restored = restore(&sites, &backup, tell).await.map_err(|error| {
+        let failure = Failure::from(error);
+        let what = format!("{}; some of it may be back, and undo can be repeated", failure.what);
+        Failure::new(failure.exit, what)
+    })?;
+    // What was replaced was known before.
+    report.restored = Restored { replaced: plan.replaced, ..restored };
     report.written = true;
     drop(progress);
     if header.ours {
@@ -103,6 +113,22 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     Ok(Exit::Fine)
 }
 
+/// Says where keys go to another Redis than they were of.
+fn note_other_places(backup: &Backup, sites: &[Site], context: &Context) {
+    let header = &backup.header;
+    for site in sites {
+        let (here, name) = (without_secrets(&site.deployment.url()), &site.store);
+        let was = match name {
+            None => Some(&header.redis),
+            Some(name) => header.stores.iter().find(|of| of.name == *name).map(|of| &of.redis),
+        };
+        let of_store = name.as_ref().map_or(String::new(), |name| format!(" of the store {name}"));
+        if let Some(was) = was.filter(|was| **was != here) {
+            context.note(format!("this backup{of_store} is of {was}, and goes to {here}"));
+        }
+    }
+}
+
 fn in_words(backup: &Backup, plan: &Restored) -> String {
     let header = &backup.header;
     let (what, by) = (Untrusted(&header.what), Untrusted(&header.by));
@@ -110,10 +136,32 @@ fn in_words(backup: &Backup, plan: &Restored) -> String {
         0 => String::new(),
         expired => format!(", {expired} have expired meanwhile"),
     };
+    let replaced = match plan.replaced {
+        0 => String::new(),
+        replaced => {
+            let mut names = plan.replaced_keys.join(", ");
+            if replaced > plan.replaced_keys.len() as u64 {
+                names += ", …";
+            }
+            let (was, is) = if replaced == 1 { ("was", "is") } else { ("were", "are") };
+            let keys = counted(replaced, "key");
+            format!("{keys} {was} used since then and {is} replaced: {}\n", Untrusted(&names))
+        }
+    };
     format!(
-        "reset of {what} by {by} at {}: {}\n{} to bring back{expired}\n",
+        "reset of {what} by {by} at {}: {}\n{} to bring back{expired}\n{replaced}",
         moment(Micros(header.at_us)),
         Untrusted(&header.reason),
         counted(plan.restored, "key"),
     )
+}
+
+impl From<UndoError> for Failure {
+    fn from(error: UndoError) -> Failure {
+        match error {
+            UndoError::Store(error) => error.into(),
+            UndoError::Backup(error) => error.into(),
+            UndoError::NoStore(_) => Failure::usage(error),
+        }
+    }
 }

@@ -12,7 +12,7 @@ use super::identity::{Dimension, Identity, Pattern};
 pub use super::limit::OnChange;
 use super::limit::{Algorithm, Cost, Limit};
 use super::store::keys::{Prefix, PrefixError};
-use super::store::redis::{RedisAddress, RedisAddressError, without_secrets};
+use super::store::redis::{RedisAddress, RedisAddressError, is_masked, without_secrets};
 
 /// A whole policy, checked: every name in it exists, every limit is within range.
 #[derive(Clone, Debug, PartialEq)]
@@ -221,6 +221,11 @@ pub struct StoreUrl(String);
 impl StoreUrl {
     pub fn new(url: &str) -> StoreUrl {
         StoreUrl(url.into())
+    }
+
+    /// It is from where a policy was shown, without its password.
+    pub fn is_masked(&self) -> bool {
+        is_masked(&self.0)
     }
 }
 

@@ -74,6 +74,12 @@ pub fn name(identity: &Identity, n: u64) -> Option<Identity> {
     Identity::opaque(&format!("split:{n}:{identity}")).ok()
 }
 
+/// Whose part it is, by its name; itself where it is none.
+pub fn whole(identity: &str) -> &str {
+    let part = identity.strip_prefix("split:").and_then(|rest| rest.split_once(':'));
+    part.filter(|(n, _)| n.parse::<u64>().is_ok()).map_or(identity, |(_, whole)| whole)
+}
+
 /// What is left over goes to the first ones, a request each.
 fn share(limit: &Limit, n: u64, parts: u64) -> Option<Limit> {
     let of = |whole: u64| whole / parts + u64::from(n < whole % parts);
@@ -234,6 +240,15 @@ mod tests {
     use crate::engine::plan::Attempt;
     use crate::engine::rules::{Rules, Target};
     use crate::engine::store::MemoryStore;
+
+    #[test]
+    fn a_part_leads_back_to_whose_it_is() {
+        let who: Identity = "header:x-tenant:acme".parse().unwrap();
+        assert_eq!(whole(name(&who, 7).unwrap().as_str()), who.as_str());
+        for other in ["user:1", "split:x:user:1", "split:", "split:7"] {
+            assert_eq!(whole(other), other);
+        }
+    }
 
     fn limiter(algorithm: Algorithm, limit: &str, split: u32) -> Limiter {
         let text = format!(

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 
 /// Of this format.
 const VERSION: u32 = 1;
+/// The same with keys of stores that rules name: who knows only the first would bring them back to
+/// another Redis than they are of.
+const VERSION_WITH_STORES: u32 = 2;
 /// A value that Redis keeps has up to 512 MiB; what limiters keep is far below this.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
@@ -43,18 +46,40 @@ pub struct Header {
     pub ours: bool,
     pub by: String,
     pub reason: String,
+    /// The stores that rules name, as far as there may be keys of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stores: Vec<OfStore>,
+}
+
+/// A store, and where it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfStore {
+    pub name: String,
+    /// Without secrets.
+    pub redis: String,
 }
 
 impl Header {
     pub fn new(at_us: u64, redis: String, what: String, rule: Option<String>) -> Header {
-        let (by, reason) = (String::new(), String::new());
-        Header { rlctl_backup: VERSION, at_us, redis, what, rule, ours: true, by, reason }
+        let (by, reason, stores) = (String::new(), String::new(), Vec::new());
+        Header { rlctl_backup: VERSION, at_us, redis, what, rule, ours: true, by, reason, stores }
+    }
+
+    fn names(&self, store: &str) -> bool {
+        self.stores.iter().any(|named| named.name == store)
+    }
+
+    pub fn with_stores(self, stores: Vec<OfStore>) -> Header {
+        let rlctl_backup = if stores.is_empty() { VERSION } else { VERSION_WITH_STORES };
+        Header { rlctl_backup, stores, ..self }
     }
 }
 
 /// One key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// None: the Redis that counts what names no store.
+    pub store: Option<String>,
     pub key: Vec<u8>,
     /// As DUMP gives it.
     pub dump: Vec<u8>,
@@ -64,6 +89,8 @@ pub struct Entry {
 
 #[derive(Serialize, Deserialize)]
 struct Line {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     /// Where it is no text.
@@ -105,6 +132,7 @@ impl Writer {
         let text = String::from_utf8(entry.key.clone());
         let key_base64 = text.as_ref().err().map(|error| STANDARD.encode(error.as_bytes()));
         self.line(&Line {
+            store: entry.store.clone(),
             key: text.ok(),
             key_base64,
             expires_ms: entry.expires_ms,
@@ -134,6 +162,9 @@ impl Writer {
         written.map_err(|error| BackupError::Write { path: self.path.clone(), error })
     }
 }
+
+/// The keys of a backup on their way.
+pub type Entries<'a> = Box<dyn Iterator<Item = Result<Entry, BackupError>> + Send + 'a>;
 
 /// A backup that is whole.
 #[derive(Debug)]
@@ -167,11 +198,9 @@ impl Backup {
     }
 
     /// The keys, one after the other.
-    pub fn entries(
-        &self,
-    ) -> Result<impl Iterator<Item = Result<Entry, BackupError>> + '_, BackupError> {
+    pub fn entries(&self) -> Result<Entries<'_>, BackupError> {
         let (_, lines) = begin(&self.path)?;
-        Ok(lines.take(self.keys as usize).map(|line| self.entry(&line?)))
+        Ok(Box::new(lines.take(self.keys as usize).map(|line| self.entry(&line?))))
     }
 
     fn entry(&self, line: &str) -> Result<Entry, BackupError> {
@@ -183,7 +212,11 @@ impl Backup {
             (None, Some(key)) => bytes(&key)?,
             _ => return Err(self.wrong("a line has no key")),
         };
-        Ok(Entry { key, dump: bytes(&line.dump_base64)?, expires_ms: line.expires_ms })
+        let (store, dump) = (line.store, bytes(&line.dump_base64)?);
+        if let Some(store) = store.as_ref().filter(|store| !self.header.names(store)) {
+            return Err(self.wrong(&format!("its head does not name the store {store}")));
+        }
+        Ok(Entry { store, key, dump, expires_ms: line.expires_ms })
     }
 
     fn wrong(&self, why: &str) -> BackupError {
@@ -205,8 +238,11 @@ fn begin(path: &Path) -> Result<(Header, Lines), BackupError> {
     let first = lines.next().ok_or_else(|| form("it is empty".into()))??;
     let header: Header = serde_json::from_str(&first).map_err(|error| form(error.to_string()))?;
     match header.rlctl_backup {
-        VERSION => Ok((header, lines)),
-        other => Err(form(format!("it has version {other} of the format, known is {VERSION}"))),
+        VERSION..=VERSION_WITH_STORES => Ok((header, lines)),
+        other => {
+            let known = VERSION_WITH_STORES;
+            Err(form(format!("it has version {other} of the format, known is up to {known}")))
+        }
     }
 }
 
@@ -228,13 +264,19 @@ mod tests {
     use super::*;
 
     fn header() -> Header {
-        Header::new(5, "redis://h:1".into(), "user:1".into(), None)
+        let gold = OfStore { name: "gold".into(), redis: "redis://h:2".into() };
+        Header::new(5, "redis://h:1".into(), "user:1".into(), None).with_stores(vec![gold])
     }
 
     fn entries() -> Vec<Entry> {
-        let text = Entry { key: b"rl1:{a}".to_vec(), dump: vec![0, 255, 10], expires_ms: Some(7) };
-        let bytes = Entry { key: vec![255, 10, 0], dump: Vec::new(), expires_ms: None };
-        vec![text, bytes]
+        let entry = |store: Option<&str>, key: &[u8], dump: &[u8], expires_ms| {
+            let (store, key, dump) = (store.map(String::from), key.to_vec(), dump.to_vec());
+            Entry { store, key, dump, expires_ms }
+        };
+        vec![
+            entry(None, b"rl1:{a}", &[0, 255, 10], Some(7)),
+            entry(Some("gold"), &[255, 10, 0], &[], None),
+        ]
     }
 
     fn written(folder: &Path) -> PathBuf {

@@ -52,6 +52,8 @@ pub struct Bucket {
     pub state: Option<&'static str>,
     /// `store` for what is known from the stored value alone; else where the limit is from.
     pub source: String,
+    /// The store that rules name, where it is one; null: the Redis that counts what names no other.
+    pub store: Option<String>,
     #[serde(skip)]
     pub standing: Option<Standing>,
 }

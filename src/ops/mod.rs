@@ -10,5 +10,7 @@ pub mod layout;
 pub mod local_redis;
 pub mod look;
 pub mod reset;
+pub mod site;
 pub mod strangers;
+pub mod undo;
 pub mod walk;

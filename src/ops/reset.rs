@@ -1,4 +1,4 @@
-//! Quota forgotten, with a backup of it; and the backup brought back.
+//! Quota forgotten, with a backup of it.
 //!
 //! First what is there is read and told, then it is written to a file, and only what stands in that
 //! file is removed. What operators decided about an identity is spared.
@@ -11,11 +11,12 @@ use super::look::server_time;
 use super::walk::{Seen, Walk, Wish};
 use crate::engine::clock::Micros;
 use crate::engine::identity::Pattern;
+use crate::engine::split;
 use crate::engine::store::StoreError;
 use crate::engine::store::redis::{Answered, Deployment, Said, Words, reset_of_rule};
 
 /// Keys in one round trip: a millisecond or so for the server in all, and none of it in one piece.
-const KEYS_AT_ONCE: usize = 200;
+pub(super) const KEYS_AT_ONCE: usize = 200;
 /// What a plan shows; more are only counted.
 pub const SHOWN: usize = 20;
 /// Identities that a plan knows by name; more are only counted.
@@ -32,8 +33,12 @@ pub enum ResetError {
 /// Whose quota, of which rule.
 #[derive(Clone, Debug)]
 pub struct Scope {
+    /// What rules call the Redis that it is on; none: the one that counts what names no other.
+    pub store: Option<String>,
     pub layouts: Vec<Layout>,
     pub pattern: Pattern,
+    /// Also of the parts of identities that rules divide, where a family or a network is meant.
+    pub with_parts: bool,
     /// None: of all.
     pub rule: Option<String>,
 }
@@ -61,22 +66,27 @@ pub struct Planned {
     pub used: Option<u64>,
     pub remaining: Option<u64>,
     pub key: String,
+    pub store: Option<String>,
 }
 
 impl Plan {
-    fn add(&mut self, seen: &Seen, rule: Option<&str>) {
+    fn add(&mut self, seen: &Seen, scope: &Scope) {
         if let Held::Unreadable(why) = &seen.held {
             if self.unreadable.len() < SHOWN {
                 self.unreadable.push((seen.found.key.clone(), why.clone()));
             }
             return;
         }
-        let of_rule = |name: &str| rule.is_none_or(|rule| rule == name);
+        let of_rule = |name: &str| scope.rule.as_ref().is_none_or(|rule| rule == name);
         let buckets: Vec<_> = seen.buckets.iter().filter(|b| of_rule(&b.rule)).collect();
         if !buckets.is_empty() {
-            self.identities += 1;
-            if self.owners.len() < NAMED {
-                self.owners.push(seen.found.identity.clone());
+            let owner = split::whole(&seen.found.identity);
+            let is_known = || self.owners.iter().any(|known| known == owner);
+            if !(scope.with_parts && is_known()) {
+                self.identities += 1;
+                if self.owners.len() < NAMED {
+                    self.owners.push(owner.into());
+                }
             }
         }
         for bucket in buckets {
@@ -90,19 +100,25 @@ impl Plan {
                     used: bucket.used,
                     remaining: bucket.remaining,
                     key: bucket.key.clone(),
+                    store: scope.store.clone(),
                 });
             }
         }
     }
 
+    /// Whoever has used something of several stores, or in several parts, is one identity, as far as
+    /// names are known.
     pub fn merge(&mut self, other: Plan) {
-        self.identities += other.identities;
+        let mut owners = other.owners;
+        owners.retain(|owner| !self.owners.contains(owner));
+        let both = other.identities.min(NAMED as u64) - owners.len() as u64;
+        self.identities += other.identities - both;
         self.limits += other.limits;
         self.used += other.used;
         let room = SHOWN.saturating_sub(self.shown.len());
         self.shown.extend(other.shown.into_iter().take(room));
         let room = NAMED.saturating_sub(self.owners.len());
-        self.owners.extend(other.owners.into_iter().take(room));
+        self.owners.extend(owners.into_iter().take(room));
         self.unreadable.extend(other.unreadable);
     }
 }
@@ -127,6 +143,7 @@ impl Scope {
         let wish = Wish {
             layouts: self.layouts.clone(),
             pattern: Some(self.pattern.clone()),
+            with_parts: self.with_parts,
             with_memory: false,
         };
         let Pattern::Exact(identity) = &self.pattern else {
@@ -152,7 +169,7 @@ impl Scope {
     ) -> Result<Plan, StoreError> {
         let (mut plan, mut source) = (Plan::default(), self.source(deployment).await?);
         while let Some(batch) = source.next().await? {
-            batch.iter().for_each(|seen| plan.add(seen, self.rule.as_deref()));
+            batch.iter().for_each(|seen| plan.add(seen, self));
             tell(&plan);
         }
         Ok(plan)
@@ -173,7 +190,7 @@ impl Scope {
             let groups: Vec<Vec<String>> = meant.map(|seen| self.keys_of(seen)).collect();
             for some in groups.chunks(KEYS_AT_ONCE) {
                 for entry in dumped(deployment, some).await? {
-                    writer.push(&entry)?;
+                    writer.push(&Entry { store: self.store.clone(), ..entry })?;
                 }
                 done += some.len() as u64;
                 tell(done);
@@ -191,7 +208,7 @@ impl Scope {
         }
     }
 
-    /// Removes what stands in the backup, and nothing else.
+    /// Removes what stands in the backup of this Redis, and nothing else.
     pub async fn remove(
         &self,
         deployment: &Deployment,
@@ -199,7 +216,10 @@ impl Scope {
         mut tell: impl FnMut(u64),
     ) -> Result<(), ResetError> {
         let mut done = 0;
-        let mut entries = backup.entries()?.peekable();
+        let is_here = |entry: &Result<Entry, BackupError>| {
+            entry.as_ref().map_or(true, |entry| entry.store == self.store)
+        };
+        let mut entries = backup.entries()?.filter(is_here).peekable();
         while entries.peek().is_some() {
             let mut commands = Vec::new();
             for entry in entries.by_ref().take(KEYS_AT_ONCE) {
@@ -231,45 +251,6 @@ impl Scope {
             }
         }
     }
-}
-
-/// How a backup was brought back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Restored {
-    pub restored: u64,
-    /// Would have expired by now.
-    pub expired: u64,
-}
-
-/// Puts every key of a backup back as it was, in place of what is there now.
-pub async fn restore(
-    deployment: &Deployment,
-    backup: &Backup,
-    dry_run: bool,
-    mut tell: impl FnMut(u64),
-) -> Result<Restored, ResetError> {
-    let mut result = Restored::default();
-    let mut entries = backup.entries()?.peekable();
-    while entries.peek().is_some() {
-        let now_ms = now(deployment).await?.0 / 1_000;
-        let mut commands = Vec::new();
-        for entry in entries.by_ref().take(KEYS_AT_ONCE) {
-            let Entry { key, dump, expires_ms } = entry?;
-            if expires_ms.is_some_and(|at| at <= now_ms) {
-                result.expired += 1;
-                continue;
-            }
-            result.restored += 1;
-            let at = expires_ms.unwrap_or(0).to_string();
-            let words = Words::of("RESTORE").and(&key).and(at).and(dump);
-            commands.push((key, words.and("REPLACE").and("ABSTTL")));
-        }
-        if !dry_run {
-            all_done(send(deployment, &commands).await?)?;
-        }
-        tell(result.restored);
-    }
-    Ok(result)
 }
 
 /// On the clock by which keys expire.
@@ -321,13 +302,13 @@ fn entries_of(group: &[String], answers: Vec<Answered>) -> Result<Vec<Entry>, St
         let (dump, expires) = (next()?, next()?);
         let Some(dump) = dump.into_bytes() else { continue };
         let expires_ms = expires.number().and_then(|at| u64::try_from(at).ok());
-        entries.push(Entry { key: key.clone().into_bytes(), dump, expires_ms });
+        entries.push(Entry { store: None, key: key.clone().into_bytes(), dump, expires_ms });
     }
     Ok(entries)
 }
 
 /// Commands with the key that each is about, in pipelines to the servers that have them.
-async fn send(
+pub(super) async fn send(
     deployment: &Deployment,
     commands: &[(Vec<u8>, Words)],
 ) -> Result<Vec<Answered>, StoreError> {
@@ -356,6 +337,6 @@ async fn send(
     Ok(answers)
 }
 
-fn all_done(answers: Vec<Answered>) -> Result<(), StoreError> {
+pub(super) fn all_done(answers: Vec<Answered>) -> Result<(), StoreError> {
     answers.into_iter().try_for_each(|answer| answer.map(drop))
 }

@@ -22,7 +22,7 @@ pub async fn buckets(
     layouts: &[Layout],
     identity: &Identity,
 ) -> Result<Vec<Bucket>, StoreError> {
-    let mut wish = Wish { layouts: layouts.to_vec(), pattern: None, with_memory: true };
+    let mut wish = Wish { with_memory: true, ..Wish::all(layouts.to_vec()) };
     let mut all: Vec<Seen> = Vec::new();
     let mut open = Vec::new();
     for (place, layout) in layouts.iter().enumerate() {
@@ -79,6 +79,32 @@ pub async fn has_ours(deployment: &Deployment, prefix: &Prefix) -> Result<bool, 
         }
     }
     Ok(false)
+}
+
+/// A key that is named as one of these layouts names them, if there is one among the first that
+/// come.
+pub async fn example(
+    deployment: &Deployment,
+    layouts: &[Layout],
+) -> Result<Option<String>, StoreError> {
+    for primary in &deployment.map().primaries {
+        let mut cursor = 0;
+        for _ in 0..MOST_LOOKS {
+            let scan = Words::of("SCAN").and(cursor.to_string()).and("COUNT").and(SAMPLE);
+            let Some(said) = primary.console.ask_all(&[scan]).await?.pop() else { break };
+            let (next, keys) = scanned(said?);
+            let names = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
+            let is_known = |key: &String| layouts.iter().any(|l| l.owner(key).is_some());
+            if let Some(key) = names.into_iter().find(is_known) {
+                return Ok(Some(key));
+            }
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// A few keys, not ours, with the id of an identity in their names, each with its type.

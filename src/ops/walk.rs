@@ -14,11 +14,13 @@ use super::layout::{Found, Held, Layout};
 use super::look::server_time;
 use crate::engine::clock::Micros;
 use crate::engine::identity::{Identity, Pattern};
+use crate::engine::split;
 use crate::engine::store::StoreError;
 use crate::engine::store::redis::{Answered, Console, Deployment, Map, Node, Said, Words, scanned};
 
-/// What one SCAN looks at: some hundred microseconds for the server.
-const KEYS_PER_SCAN: usize = 250;
+/// What one SCAN looks at: some fifty microseconds for the server, so that it stays far below a
+/// millisecond also where the server shares its core.
+pub(super) const KEYS_PER_SCAN: usize = 50;
 /// Fields of a hash that are read by one command.
 const FIELDS_PER_READ: usize = 32;
 
@@ -28,6 +30,8 @@ pub struct Wish {
     pub layouts: Vec<Layout>,
     /// None: everybody's.
     pub pattern: Option<Pattern>,
+    /// Also the parts of identities that rules divide.
+    pub with_parts: bool,
     pub with_memory: bool,
 }
 
@@ -103,6 +107,11 @@ impl Walk {
 }
 
 impl Wish {
+    /// Everybody's buckets in these layouts.
+    pub fn all(layouts: Vec<Layout>) -> Wish {
+        Wish { layouts, pattern: None, with_parts: false, with_memory: false }
+    }
+
     /// One key that is known, without looking for it.
     pub async fn read(
         &self,
@@ -153,6 +162,8 @@ impl Wish {
     fn scan(&self, cursor: u64) -> Words {
         let scan = Words::of("SCAN").and(cursor.to_string());
         let scan = match self.layouts.as_slice() {
+            // Parts are called otherwise.
+            [one] if self.with_parts => scan.and("MATCH").and(one.glob(None)),
             [one] => scan.and("MATCH").and(one.glob(self.pattern.as_ref())),
             _ => scan,
         };
@@ -168,9 +179,8 @@ impl Wish {
                 Some((layout.precision(), place, layout.owner(&key)?))
             });
             let (_, layout, identity) = fitting.max_by_key(|(precision, ..)| *precision)?;
-            if let Some(pattern) = &self.pattern
-                && !Identity::opaque(&identity).is_ok_and(|identity| pattern.matches(&identity))
-            {
+            let is_part = || self.with_parts && self.means(split::whole(&identity));
+            if !(self.means(&identity) || is_part()) {
                 return None;
             }
             let slot = map.slot_of(key.as_bytes());
@@ -178,6 +188,13 @@ impl Wish {
             Some((layout, Found { identity, key, slot, node, ..Found::default() }))
         };
         keys.into_iter().filter_map(of_key).collect()
+    }
+
+    fn means(&self, identity: &str) -> bool {
+        let means = |pattern: &Pattern| {
+            Identity::opaque(identity).is_ok_and(|identity| pattern.matches(&identity))
+        };
+        self.pattern.as_ref().is_none_or(means)
     }
 
     async fn seen(
@@ -253,7 +270,7 @@ impl Wish {
 
 /// Its task has ended without an answer, as when the process ends.
 fn cut_short(primary: &Node) -> StoreError {
-    StoreError::Lost { url: primary.place().into(), why: "the walk was cut short".into() }
+    StoreError::Cut { url: primary.place().into(), why: "the walk was cut short".into() }
 }
 
 fn is_gone(code: &str) -> bool {

@@ -15,6 +15,8 @@ pub(crate) struct Called {
     pub(crate) began: Instant,
     pub(crate) ended: Instant,
     pub(crate) allowed: bool,
+    /// As many replicas as there are have the charge: it outlives its master.
+    pub(crate) confirmed: bool,
     /// Marked as decided without the store; and whether the store may have counted it all the same.
     pub(crate) degraded: Option<Unknown>,
 }
@@ -97,10 +99,23 @@ impl History {
 
     /// What the store let through, which is all that is not marked, in any interval.
     fn too_many(&self, promise: &Promise) -> Option<String> {
+        // What is confirmed is never lost, so of that no more passes whatever is.
         let extra = promise.losses as f64 * promise.burst;
+        self.more_than(promise, extra, |_| true)
+            .or_else(|| self.more_than(promise, 0.0, |call| call.confirmed))
+    }
+
+    fn more_than(
+        &self,
+        promise: &Promise,
+        extra: f64,
+        counts: impl Fn(&Called) -> bool,
+    ) -> Option<String> {
         for identity in self.identities() {
-            let mut passed: Vec<&Called> =
-                self.of(identity).filter(|c| c.allowed && c.degraded.is_none()).collect();
+            let mut passed: Vec<&Called> = self
+                .of(identity)
+                .filter(|c| c.allowed && c.degraded.is_none() && counts(c))
+                .collect();
             passed.sort_by_key(|call| call.ended);
             for first in &passed {
                 // Each was decided at some time while it was under way.
@@ -130,9 +145,10 @@ impl History {
                 (_, Some(most)) => most,
                 (_, None) => u64::MAX,
             };
-            let least = told.saturating_sub(lost);
+            let confirmed = self.of(identity).filter(|c| c.confirmed).count() as u64;
+            let least = told.saturating_sub(lost).max(confirmed);
             (*used < least || *used > told + unknown).then(|| {
-                format!("identity {identity}: {used} counted, {told} told, {unknown} unknown, {lost} may be lost")
+                format!("identity {identity}: {used} counted, {told} told, {confirmed} of them confirmed, {unknown} unknown, {lost} may be lost")
             })
         })
     }
@@ -175,6 +191,10 @@ impl History {
     /// Whether some breaker was ever seen in this state.
     pub(crate) fn was_seen(&self, state: State) -> bool {
         self.breakers.values().flatten().any(|seen| *seen == state)
+    }
+
+    pub(crate) fn confirmed(&self) -> usize {
+        self.calls.iter().filter(|call| call.confirmed).count()
     }
 
     pub(crate) fn degraded(&self) -> usize {

@@ -40,7 +40,7 @@ fn decided_by(
     let call = |n: usize| {
         let began = ms(start, n as f64 * every_ms);
         let allowed = decide(&mut level, if n == 0 { 0.0 } else { every_ms / 1000.0 });
-        Called { identity: 0, began, ended: began, allowed, degraded: None }
+        Called { identity: 0, began, ended: began, allowed, confirmed: false, degraded: None }
     };
     let calls: Vec<Called> = (0..calls).map(call).collect();
     let used = vec![calls.iter().filter(|call| call.allowed).count() as u64];
@@ -95,6 +95,15 @@ fn each_broken_promise_is_found_out() {
         &|h| drop(h.breakers.insert("s".into(), vec![State::Closed, State::HalfOpen])),
         "breaker",
     );
+    // A charge that replicas had is gone with the master, whatever else may be.
+    let after_a_loss = |confirmed: bool| {
+        let mut history = faultless(start);
+        history.calls.iter_mut().for_each(|call| call.confirmed = confirmed && call.allowed);
+        history.used[0] -= 1;
+        broken(&history, &Promise { losses: 1, ..PROMISE })
+    };
+    assert_eq!(after_a_loss(false), Vec::<String>::new());
+    assert!(after_a_loss(true)[0].contains("confirmed"), "{:?}", after_a_loss(true));
     // A client that stays with a server that hangs: the servers are back, it is not.
     found(
         &|h| {

@@ -41,8 +41,13 @@ limits = [
 ]
 "#;
 
+/// What a charge waits for its replicas, at most.
+const CONFIRM_WITHIN: Duration = Duration::from_millis(20);
+
 pub(crate) struct Run {
     pub(crate) gateway: Arc<Gateway>,
+    /// What no call takes longer than.
+    deadline: Duration,
     pub(crate) stalls: Stalls,
     stop: Arc<AtomicBool>,
     callers: Vec<JoinHandle<Vec<Called>>>,
@@ -57,7 +62,18 @@ fn identities() -> Vec<Identity> {
 
 impl Run {
     pub(crate) async fn start(url: &str) -> Run {
-        let source = PolicySource::Given { name: "policy.toml".into(), text: POLICY.into() };
+        Run::by(POLICY, DEADLINE, url).await
+    }
+
+    /// Each charge waits until so many replicas have it, or says that they have not.
+    pub(crate) async fn confirmed_by(replicas: u32, url: &str) -> Run {
+        let timeout = CONFIRM_WITHIN.as_millis();
+        let replicas = format!("replicas = {{ n = {replicas}, timeout = \"{timeout}ms\" }}\n");
+        Run::by(&(POLICY.to_owned() + &replicas), DEADLINE + 2 * CONFIRM_WITHIN, url).await
+    }
+
+    async fn by(policy: &str, deadline: Duration, url: &str) -> Run {
+        let source = PolicySource::Given { name: "policy.toml".into(), text: policy.into() };
         let backing = Backing {
             address: RedisAddress::parse(url, None).unwrap(),
             prefix: Prefix::default(),
@@ -71,7 +87,8 @@ impl Run {
         let callers = (0..CALLERS).map(caller).collect();
         tokio::spawn(watch(gateway.clone(), stop.clone(), Arc::clone(&breakers)));
         let stalls = Stalls::watch();
-        let run = Run { gateway, stalls, stop, callers, breakers, outages: Vec::new(), losses: 0 };
+        let outages = Vec::new();
+        let run = Run { gateway, deadline, stalls, stop, callers, breakers, outages, losses: 0 };
         tokio::time::sleep(Duration::from_millis(400)).await;
         run
     }
@@ -104,7 +121,7 @@ impl Run {
         let breakers = self.breakers.lock().unwrap().clone();
         let history = History { calls, outages: self.outages, breakers, used, immortal };
         let promise = Promise {
-            deadline: DEADLINE,
+            deadline: self.deadline,
             rate: RATE as f64,
             burst: RATE as f64,
             losses: self.losses,
@@ -114,8 +131,9 @@ impl Run {
         let broken = history.broken_promises(&promise, &stalled);
         let outages: Vec<Duration> = history.outages.iter().map(|o| o.healed - o.began).collect();
         eprintln!(
-            "{what}: {} calls, {} without the store, servers away {outages:?}",
+            "{what}: {} calls, {} confirmed, {} without the store, servers away {outages:?}",
             history.calls.len(),
+            history.confirmed(),
             history.degraded()
         );
         assert!(broken.is_empty(), "{what}:\n{}", broken.join("\n"));
@@ -124,7 +142,15 @@ impl Run {
     }
 }
 
-async fn decide(gateway: &Gateway, identity: Identity, c: u64) -> (bool, Option<Unknown>, u64) {
+/// What a caller was told.
+struct Told {
+    allowed: bool,
+    confirmed: bool,
+    degraded: Option<Unknown>,
+    used: u64,
+}
+
+async fn decide(gateway: &Gateway, identity: Identity, c: u64) -> Told {
     let (identities, demand) = ([identity], Demand::of(cost(c)));
     let attempt = Attempt { identities: &identities, target: Target::default(), tier: None };
     let (verdict, _) = gateway.decide(&gateway.moment(), &attempt, demand).await.unwrap();
@@ -133,7 +159,8 @@ async fn decide(gateway: &Gateway, identity: Identity, c: u64) -> (bool, Option<
         _ => 0,
     };
     let degraded = verdict.degraded.map(|degraded| Unknown(degraded.why.outcome_unknown()));
-    (verdict.allowed, degraded, used)
+    let confirmed = verdict.replicas.is_some_and(|replicas| !replicas.is_short());
+    Told { allowed: verdict.allowed, confirmed, degraded, used }
 }
 
 async fn call(gateway: Arc<Gateway>, stop: Arc<AtomicBool>, first: usize) -> Vec<Called> {
@@ -144,8 +171,9 @@ async fn call(gateway: Arc<Gateway>, stop: Arc<AtomicBool>, first: usize) -> Vec
         }
         let identity = n % identities.len();
         let began = Instant::now();
-        let (allowed, degraded, _) = decide(&gateway, identities[identity].clone(), 1).await;
-        calls.push(Called { identity, began, ended: Instant::now(), allowed, degraded });
+        let told = decide(&gateway, identities[identity].clone(), 1).await;
+        let Told { allowed, confirmed, degraded, .. } = told;
+        calls.push(Called { identity, began, ended: Instant::now(), allowed, confirmed, degraded });
         tokio::time::sleep(PAUSE).await;
     }
     calls
@@ -155,7 +183,7 @@ async fn call(gateway: Arc<Gateway>, stop: Arc<AtomicBool>, first: usize) -> Vec
 async fn counted(gateway: &Gateway, identity: Identity) -> u64 {
     let began = Instant::now();
     loop {
-        let (_, degraded, used) = decide(gateway, identity.clone(), 0).await;
+        let Told { degraded, used, .. } = decide(gateway, identity.clone(), 0).await;
         if degraded.is_none() {
             return used;
         }

@@ -12,7 +12,7 @@ use super::super::policy::{
 };
 use super::read::{At, check_table, did_you_mean};
 use super::rule::{self, Rules};
-use super::source::{ConfigErrors, Finding, Findings, Source, Span};
+use super::source::{ConfigErrors, Finding, Findings, Severity, Source, Span};
 use super::tree::{self, Node, Table};
 use super::{format, gateway, lint, stores};
 
@@ -22,6 +22,24 @@ pub fn parse_policy(
     file: &str,
     text: &str,
     now: Micros,
+) -> Result<(Policy, Vec<Finding>), ConfigErrors> {
+    parse(file, text, now, Severity::Error)
+}
+
+/// The same for whoever only looks: passwords may be masked, as they are where a policy is shown.
+pub fn parse_shown(
+    file: &str,
+    text: &str,
+    now: Micros,
+) -> Result<(Policy, Vec<Finding>), ConfigErrors> {
+    parse(file, text, now, Severity::Warning)
+}
+
+fn parse(
+    file: &str,
+    text: &str,
+    now: Micros,
+    if_masked: Severity,
 ) -> Result<(Policy, Vec<Finding>), ConfigErrors> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut findings = Findings::in_source(Source::new(file, text));
@@ -35,6 +53,17 @@ pub fn parse_policy(
     };
     check_table(table, root.span, &format::FILE, &mut findings);
     let (policy, spans) = build(table, &mut findings);
+    for (store, span) in policy.stores.iter().zip(&spans.stores) {
+        if store.url.is_masked() {
+            let message = "the password in the url of this store is masked";
+            let hint = "write it, or publish this over a policy in which the same store has the \
+                        same url: then it is filled in";
+            match if_masked {
+                Severity::Error => findings.error(*span, message, hint),
+                Severity::Warning => findings.warn(*span, message, hint),
+            }
+        }
+    }
     if !findings.has_errors() {
         lint::lint(&policy, &spans, now, &mut findings);
     }

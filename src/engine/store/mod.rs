@@ -228,6 +228,12 @@ pub enum StoreError {
     Timeout { url: String, deadline: Micros },
     #[error("lost the connection to redis at {url}: {why}; it may or may not have counted this")]
     Lost { url: String, why: String },
+    /// Of what was only read, or where whoever asked says what may have been done.
+    #[error("redis at {url} did not answer within {patience}")]
+    Silent { url: String, patience: Micros },
+    /// The same.
+    #[error("lost the connection to redis at {url}: {why}")]
+    Cut { url: String, why: String },
     #[error("redis at {url} refused: {why}")]
     Refused { url: String, code: String, why: String },
     #[error("redis at {url} is busy: {waiting} checks are waiting already")]
@@ -251,6 +257,15 @@ impl StoreError {
     /// Whether the call may have been counted although no answer came.
     pub fn outcome_unknown(&self) -> bool {
         matches!(self, StoreError::Timeout { .. } | StoreError::Lost { .. })
+    }
+
+    /// The same of a call that only reads: nothing can have been counted.
+    pub fn of_a_read(self) -> StoreError {
+        match self {
+            StoreError::Timeout { url, deadline } => StoreError::Silent { url, patience: deadline },
+            StoreError::Lost { url, why } => StoreError::Cut { url, why },
+            other => other,
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use super::problem::Problem;
 use super::rules::beside;
 use crate::engine::clock::Micros;
 use crate::engine::config::parse_policy;
+use crate::engine::config::secrets::{masked, unmasked};
 use crate::engine::policy::OnStoreError;
 use crate::engine::registry::{KEPT_VERSIONS, NewVersion, Outcome, RegistryError, Switch};
 
@@ -40,7 +41,7 @@ pub(super) async fn show(State(api): State<Shared>) -> Answered {
     let body = json!({
         "version": newest.version,
         "source": newest.source,
-        "text": &*newest.text,
+        "text": masked(&newest.text),
         "in_force": in_force,
         "refused": refused,
         "trouble": status.trouble.map(|trouble| trouble.why),
@@ -67,7 +68,8 @@ pub(super) async fn publish(
         return Err(Problem::new(StatusCode::PRECONDITION_REQUIRED, detail));
     };
     api.may_publish()?;
-    let text = usable(body.text).await?;
+    let known = api.gateway.registry.current().await?.map(|current| current.text);
+    let text = usable(unmasked(&body.text, known.as_deref().unwrap_or_default())).await?;
     let new = api.gateway.registry.publish(&text, expected, &intent).await?;
     Ok(published(StatusCode::OK, &new))
 }

@@ -12,10 +12,9 @@ use crate::engine::store::redis::{Deployment, Node, Said, Words, scanned};
 use crate::ops::bucket::Standing;
 use crate::ops::layout::{Held, Layout};
 use crate::ops::look::server_time;
-use crate::ops::walk::{Walk, Wish};
+use crate::ops::walk::{KEYS_PER_SCAN, Walk, Wish};
 use crate::output::about;
 
-const KEYS_PER_SCAN: &str = "250";
 /// Under a given time (tests, simulations) keys live for a day whatever their limit.
 const DAY_AND_MORE: Micros = Micros(25 * Micros::HOUR.0);
 /// Nothing that expires is meant to live longer: the longest period, twice.
@@ -140,7 +139,8 @@ impl Own<'_> {
         let mut cursor = 0;
         loop {
             let scan = Words::of("SCAN").and(cursor.to_string()).and("MATCH");
-            let scan = scan.and(self.prefix.everything_glob()).and("COUNT").and(KEYS_PER_SCAN);
+            let scan = scan.and(self.prefix.everything_glob());
+            let scan = scan.and("COUNT").and(KEYS_PER_SCAN.to_string());
             let said = self.primary.console.ask_all(&[scan]).await?.pop();
             let (next, keys) = match said {
                 Some(said) => scanned(said?),
@@ -298,7 +298,7 @@ async fn foreign(
     troubles: &mut Troubles,
     tell: &mut impl FnMut(String),
 ) -> Result<(), StoreError> {
-    let wish = Wish { layouts: layouts.to_vec(), pattern: None, with_memory: false };
+    let wish = Wish::all(layouts.to_vec());
     let mut walk = Walk::new(deployment, wish)?;
     while let Some(batch) = walk.next().await? {
         for seen in batch {

@@ -13,7 +13,9 @@ use serde::Serialize;
 
 pub use self::access::ROLES;
 use self::facts::Facts;
+use super::dialect::Dialect;
 use super::layout::Layout;
+use super::strangers;
 use crate::engine::clock::Micros;
 use crate::engine::store::StoreError;
 use crate::engine::store::redis::{Deployment, Topology};
@@ -51,6 +53,8 @@ pub struct Finding {
     pub remedy: String,
     /// It was mended.
     pub fixed: bool,
+    /// What rules call the Redis that was looked at; none: the one that counts what names no other.
+    pub store: Option<String>,
 }
 
 /// A check, and what became of it.
@@ -60,6 +64,7 @@ pub struct Checked {
     pub found: usize,
     /// Why it could not be made, or only in part.
     pub skipped: Option<String>,
+    pub store: Option<String>,
 }
 
 /// All that was looked at.
@@ -76,6 +81,7 @@ pub struct Fact {
     pub about: &'static str,
     pub node: Option<String>,
     pub value: String,
+    pub store: Option<String>,
 }
 
 /// What to look at.
@@ -100,10 +106,11 @@ impl Diagnosis {
 
     /// Notes that a check was made, with what it found.
     fn checked(&mut self, check: &'static str, found: Vec<Problem>, skipped: Option<String>) {
-        self.checks.push(Checked { check, found: found.len(), skipped });
+        self.checks.push(Checked { check, store: None, found: found.len(), skipped });
         self.findings.extend(found.into_iter().map(|problem| Finding {
             check,
             severity: problem.severity,
+            store: None,
             node: problem.node,
             found: problem.found,
             means: problem.means.into(),
@@ -113,7 +120,31 @@ impl Diagnosis {
     }
 
     fn fact(&mut self, about: &'static str, node: Option<&str>, value: impl Into<String>) {
-        self.facts.push(Fact { about, node: node.map(String::from), value: value.into() });
+        let (node, store) = (node.map(String::from), None);
+        self.facts.push(Fact { about, store, node, value: value.into() });
+    }
+
+    /// The same of a Redis that rules name.
+    pub fn of_store(mut self, store: &str) -> Diagnosis {
+        self.findings.iter_mut().for_each(|finding| finding.store = Some(store.into()));
+        self.checks.iter_mut().for_each(|check| check.store = Some(store.into()));
+        self.facts.iter_mut().for_each(|fact| fact.store = Some(store.into()));
+        self
+    }
+
+    /// Of a Redis that cannot be looked at.
+    pub fn unreachable(error: &StoreError) -> Diagnosis {
+        let mut diagnosis = Diagnosis::default();
+        server::unreachable(&mut diagnosis, error);
+        diagnosis
+    }
+
+    /// With that of another Redis, the worst first.
+    pub fn merge(&mut self, other: Diagnosis) {
+        self.findings.extend(other.findings);
+        self.findings.sort_by_key(|finding| finding.severity);
+        self.checks.extend(other.checks);
+        self.facts.extend(other.facts);
     }
 }
 
@@ -151,6 +182,16 @@ impl Problem {
     }
 }
 
+/// Where nothing of ours is, somebody else's may be. Whoever may not look does without the hint.
+async fn other_limiter(diagnosis: &mut Diagnosis, deployment: &Deployment) {
+    let layouts = Dialect::shipped().layouts.into_iter();
+    let layouts: Vec<Layout> = layouts.map(|layout| Layout::Foreign(Box::new(layout))).collect();
+    if let Ok(Some(key)) = strangers::example(deployment, &layouts).await {
+        let hint = format!("`{key}` looks like one's: --dialect shipped examines those");
+        diagnosis.fact("another limiter", None, hint);
+    }
+}
+
 /// Makes every check that can be made. `tell` hears how far it has come.
 pub async fn examine(
     deployment: &Deployment,
@@ -168,6 +209,9 @@ pub async fn examine(
     tell("comparing replicas with their masters".into());
     replicas::lag(&mut diagnosis, deployment, &told).await;
     let looked = keys::examine(&mut diagnosis, deployment, wishes, &mut tell).await?;
+    if looked.keys == 0 && matches!(wishes.layouts.as_slice(), [Layout::Own(_)]) {
+        other_limiter(&mut diagnosis, deployment).await;
+    }
     replicas::agree(&mut diagnosis, deployment, &looked.sample).await;
     server::scripts(&mut diagnosis, &map.primaries, &looked, wishes.fix).await;
     match map.topology {

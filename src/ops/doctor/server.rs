@@ -25,6 +25,14 @@ pub(super) fn reachable(diagnosis: &mut Diagnosis, all: &[(String, Result<Facts,
     diagnosis.checked("reachable", all.iter().filter_map(problem).collect(), None);
 }
 
+/// None of its servers answers.
+pub(super) fn unreachable(diagnosis: &mut Diagnosis, error: &StoreError) {
+    let means = "rules that count there go by their on_store_error";
+    let remedy = "start it, or mend its address in the rules";
+    let problem = Problem::error(error.to_string(), means).remedy(remedy);
+    diagnosis.checked("reachable", vec![problem], None);
+}
+
 /// A check of one server: what is wrong with it, if anything.
 type Check = fn(&Facts) -> Vec<Problem>;
 

@@ -260,6 +260,11 @@ pub fn without_secrets(text: &str) -> String {
     format!("{start}{place}{}", query.unwrap_or_default())
 }
 
+/// Whether the secrets of this URL were taken out, as above.
+pub fn is_masked(url: &str) -> bool {
+    url.contains("***") && without_secrets(url) == url
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -150,13 +150,13 @@ impl Console {
 
     fn failed(&self, error: &RedisError) -> StoreError {
         match error.is_timeout() {
-            true => StoreError::Timeout { url: self.address.to_string(), deadline: self.patience },
+            true => StoreError::Silent { url: self.address.to_string(), patience: self.patience },
             false => self.lost(&error.to_string()),
         }
     }
 
     fn lost(&self, why: &str) -> StoreError {
-        StoreError::Lost { url: self.address.to_string(), why: why.into() }
+        StoreError::Cut { url: self.address.to_string(), why: why.into() }
     }
 
     /// The same where text is expected; anything else is none.

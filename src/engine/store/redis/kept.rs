@@ -7,6 +7,7 @@
 //! So a group begins when the one before has been waited for, and whoever comes in between is in the
 //! next one.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,9 @@ const MAX_GROUP: usize = 512;
 const KEPT_FOR: Duration = Duration::from_secs(60);
 /// A server ends a wait itself; one that is later than this has gone silent.
 const LATE: Duration = Duration::from_millis(50);
+/// A server that nobody else speaks to sees only ten times a second that a wait is over. Whatever it
+/// hears makes it look, so once the time is up it is spoken to this often.
+const NUDGE_EVERY: Duration = Duration::from_millis(2);
 
 /// What a call asks of replicas, and how to tell from the reply that anything was charged.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +118,7 @@ impl Line {
         }
         let charged: Vec<bool> = sent.iter().zip(&replies).map(was_charged).collect();
         let confirmed = match charged.contains(&true) {
-            true => self.wait(&own).await,
+            true => self.wait(&own, &beside).await,
             false => 0,
         };
         let told = |(reply, charged): (Reply, bool)| {
@@ -159,13 +163,18 @@ impl Line {
     }
 
     /// How many replicas have all that was written here; none where nobody can say.
-    async fn wait(&mut self, own: &Connection) -> u32 {
+    async fn wait(&mut self, own: &Connection, beside: &Connection) -> u32 {
         let within = Duration::from(self.confirm.within);
         let millis = self.confirm.within.0.div_ceil(1_000).max(1);
         let mut command = redis::cmd("WAIT");
         command.arg(self.confirm.replicas).arg(millis);
         let mut redis = own.redis.clone();
-        match timeout(within + LATE, redis.send_packed_command(&command)).await {
+        let answer = timeout(within + LATE, redis.send_packed_command(&command));
+        let answer = tokio::select! {
+            answer = answer => answer,
+            never = nudge(beside, within) => match never {},
+        };
+        match answer {
             Ok(Ok(Value::Int(count))) => u32::try_from(count).unwrap_or_default(),
             // It became a replica meanwhile, or is not allowed to be asked.
             Ok(Ok(_)) => 0,
@@ -174,6 +183,17 @@ impl Line {
                 0
             }
         }
+    }
+}
+
+/// Makes a server look whether a wait is over, from when it should be.
+async fn nudge(beside: &Connection, after: Duration) -> Infallible {
+    tokio::time::sleep(after).await;
+    let mut redis = beside.redis.clone();
+    loop {
+        tokio::time::sleep(NUDGE_EVERY).await;
+        // What it says to that matters to nobody.
+        let _ = redis.send_packed_command(&redis::cmd("PING")).await;
     }
 }
 

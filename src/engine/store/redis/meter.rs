@@ -153,8 +153,8 @@ impl Meter {
 fn kind(error: &StoreError) -> String {
     match error {
         StoreError::Unreachable { .. } => "unreachable".into(),
-        StoreError::Timeout { .. } => "timeout".into(),
-        StoreError::Lost { .. } => "lost".into(),
+        StoreError::Timeout { .. } | StoreError::Silent { .. } => "timeout".into(),
+        StoreError::Lost { .. } | StoreError::Cut { .. } => "lost".into(),
         StoreError::Overloaded { .. } => "overloaded".into(),
         StoreError::Broken { .. } => "breaker".into(),
         StoreError::Refused { code, .. } => code.to_ascii_lowercase(),

@@ -38,7 +38,7 @@ use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Algorithm, Cost};
 use crate::engine::policy;
-pub use address::{RedisAddress, RedisAddressError, without_secrets};
+pub use address::{RedisAddress, RedisAddressError, is_masked, without_secrets};
 pub use console::{Answered, Console, Said, Words};
 pub use deployment::{Deployment, Map, Node, Topology, scanned};
 pub use guard::BreakerStatus;

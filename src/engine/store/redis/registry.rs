@@ -142,7 +142,7 @@ impl RedisRegistry {
         let mut gone: SmallVec<[Vec<u8>; 2]> = SmallVec::new();
         for some in listed.chunks(LISTED_AT_ONCE) {
             let keys: Vec<String> = some.iter().map(|(i, _)| self.prefix.subject(i)).collect();
-            let values = self.servers.get_all(&keys).await?;
+            let values = self.servers.get_all(&keys).await.map_err(StoreError::of_a_read)?;
             let values: Vec<Option<Vec<u8>>> = self.read(Value::Array(values))?;
             for (((identity, event), key), value) in some.iter().zip(&keys).zip(values) {
                 match value {
@@ -439,12 +439,14 @@ impl RedisRegistry {
         Ok(value.unwrap_or_default())
     }
 
+    /// Reads, or writes what matters to nobody but this process.
     async fn command<T: FromRedisValue>(
         &self,
         key: &str,
         command: &Cmd,
     ) -> Result<T, RegistryError> {
-        self.read(self.servers.command(key, command).await?)
+        let said = self.servers.command(key, command).await;
+        self.read(said.map_err(StoreError::of_a_read)?)
     }
 
     /// Runs a script that replaces: what it says, or what was there instead.
