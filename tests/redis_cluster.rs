@@ -179,7 +179,7 @@ async fn a_cluster_gives_the_answers_of_one_store_and_lies_on_all_its_primaries(
     assert!(allowed > 200, "{allowed}");
     let (Store::Redis(redis), mut sizes) = (redis, Vec::new()) else { unreachable!() };
     let address = RedisAddress::parse(&servers.local.url(), None).unwrap();
-    let found = primaries(&address, PATIENCE).await.unwrap();
+    let found = primaries(&address, &[], PATIENCE).await.unwrap();
     assert_eq!(
         found.iter().flat_map(|p| &p.slots).map(|(a, b)| u32::from(b - a) + 1).sum::<u32>(),
         16_384

@@ -2,6 +2,7 @@
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::printing::WatchArgs;
 use super::{Context, Exit, Failure};
@@ -9,10 +10,13 @@ use crate::engine::clock::Micros;
 use crate::ops::admin::{Admin, AdminError};
 use crate::ops::fleet::{GatewayStats, Standout, ask_all, merged};
 use crate::output::{Column, List, Row, Tone, Untrusted, about, moment};
+use crate::tui::glance::{Said, glance};
+use crate::tui::verdict::Cause;
 
 /// Show who is refused most, or who asks most
 ///
-/// From all gateways named with --gateway, together, over the last minute or so. Refreshes until
+/// From all gateways named with --gateway, together, over the last minute or so, under the verdict of
+/// the dashboard: traffic, Redis, config, clock, fail-open or nothing wrong. Refreshes until
 /// interrupted; --once prints one snapshot. Gateways that do not answer are named; exit 5 when none
 /// does.
 #[derive(Debug, clap::Args)]
@@ -55,6 +59,21 @@ struct Head {
     /// Null: all rules.
     rule: Option<String>,
     gateways: Vec<Asked>,
+    verdict: Judged,
+}
+
+/// The dashboard's first sentence.
+#[derive(Serialize)]
+struct Judged {
+    cause: &'static str,
+    headline: String,
+    /// What it means for requests, where limits are not enforced.
+    shout: Option<String>,
+    because: Vec<String>,
+    since_us: Option<u64>,
+    who: Option<String>,
+    rule: Option<String>,
+    what_to_do: Vec<String>,
 }
 
 /// A gateway that was asked.
@@ -133,10 +152,10 @@ async fn look(args: &Args, gateways: &[Admin]) -> Result<(Head, Vec<Standout>), 
     let rule = args.rule.as_ref();
     let rule = rule.map(|name| format!("&rule={}", utf8_percent_encode(name, NON_ALPHANUMERIC)));
     let path = format!("/api/v1/top?by={by}&limit=100{}", rule.unwrap_or_default());
-    let (tops, stats) = tokio::join!(
-        ask_all::<Top>(gateways, &path),
-        ask_all::<GatewayStats>(gateways, "/api/v1/stats")
-    );
+    let (tops, stats) =
+        tokio::join!(ask_all::<Top>(gateways, &path), ask_all::<Value>(gateways, "/api/v1/stats"));
+    let now_us = Micros::now().0;
+    let verdict = Judged::of(gateways, &stats, now_us);
     let asked = gateways.iter().zip(&tops).zip(&stats);
     let asked: Vec<Asked> = asked.map(|((at, top), stats)| Asked::of(at, top, stats)).collect();
     let mut lists = Vec::new();
@@ -152,17 +171,50 @@ async fn look(args: &Args, gateways: &[Admin]) -> Result<(Head, Vec<Standout>), 
     }
     let items = merged(lists, args.rows.into());
     let head =
-        Head { at_us: Micros::now().0, by: args.by, rule: args.rule.clone(), gateways: asked };
+        Head { at_us: now_us, by: args.by, rule: args.rule.clone(), gateways: asked, verdict };
     Ok((head, items))
+}
+
+impl Judged {
+    fn of(gateways: &[Admin], stats: &[Result<Value, AdminError>], now_us: u64) -> Judged {
+        let said = |(gateway, stats): (&Admin, &Result<Value, AdminError>)| {
+            let text = stats.as_ref().map(Value::to_string).map_err(AdminError::why);
+            (gateway.at(), text)
+        };
+        let said: Vec<Said> = gateways.iter().zip(stats).map(said).collect();
+        let verdict = glance(&said, now_us);
+        Judged {
+            cause: verdict.cause.name(),
+            headline: verdict.headline,
+            shout: verdict.shout,
+            because: verdict.because,
+            since_us: verdict.since_us,
+            who: verdict.who,
+            rule: verdict.rule,
+            what_to_do: verdict.advice.into_iter().map(|advice| advice.text).collect(),
+        }
+    }
+
+    fn in_words(&self, now_us: u64, context: &Context) -> String {
+        let tone = if self.cause == Cause::NothingWrong.name() { Tone::Good } else { Tone::Bad };
+        let headline = context.paint(tone, &self.headline);
+        let since = self.since_us.map(|since| {
+            let lasts = about(Micros(now_us).saturating_sub(Micros(since)));
+            format!("  since {} ({lasts})", moment(Micros(since)))
+        });
+        let shout = self.shout.as_ref().map(|text| format!("{}\n", context.paint(Tone::Bad, text)));
+        format!("{headline}{}\n{}", since.unwrap_or_default(), shout.unwrap_or_default())
+    }
 }
 
 impl Asked {
     fn of(
         gateway: &Admin,
         top: &Result<Top, AdminError>,
-        stats: &Result<GatewayStats, AdminError>,
+        stats: &Result<Value, AdminError>,
     ) -> Asked {
-        let known = stats.as_ref().ok();
+        let known = stats.as_ref().ok().and_then(|stats| GatewayStats::deserialize(stats).ok());
+        let known = known.as_ref();
         let trouble = top.as_ref().err().or(stats.as_ref().err());
         let rate = |of: fn(&GatewayStats) -> f64| known.map(of);
         Asked {
@@ -182,8 +234,8 @@ fn in_words(head: &Head, context: &Context) -> String {
     let (allowed, rejected) =
         (sum(|asked| asked.allowed_per_second), sum(|asked| asked.rejected_per_second));
     let gateways = if answering == 1 { "gateway" } else { "gateways" };
-    let mut text =
-        format!("{answering} {gateways}: {allowed:.1}/s allowed, {rejected:.1}/s rejected\n");
+    let mut text = head.verdict.in_words(head.at_us, context);
+    text += &format!("{answering} {gateways}: {allowed:.1}/s allowed, {rejected:.1}/s rejected\n");
     for asked in &head.gateways {
         let at = Untrusted(&asked.address);
         if let Some(since) = asked.degraded_since_us {

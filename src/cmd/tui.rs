@@ -231,12 +231,19 @@ fn options(args: &Args, context: &Context, plan: &Plan) -> Options {
 
 /// How the same place is named on a command line.
 fn place(context: &Context) -> Where {
-    let flags = match (&context.redis_flag, &context.name, &context.redis) {
-        (Some(url), _, _) => Some(format!("--redis {}", quoted(&without_secrets(url)))),
-        (None, Some(name), Some(_)) => Some(format!("--context {}", quoted(name))),
-        // The environment says it, also to the command.
-        (None, None, Some(_)) => Some(String::new()),
-        (None, _, None) => None,
-    };
-    Where { flags, admin: context.gateways.first().cloned() }
+    let by_name = |name: &String| format!("--context {}", quoted(name));
+    // Where neither says it the environment does, also to the command.
+    let redis = context.redis.as_ref().map(|_| match (&context.redis_flag, &context.name) {
+        (Some(url), _) => format!("--redis {}", quoted(&without_secrets(url))),
+        (None, Some(name)) => by_name(name),
+        (None, None) => String::new(),
+    });
+    let typed = |url: &String| format!("--gateway {}", quoted(url));
+    let all = context.gateways.iter().map(typed).collect::<Vec<_>>().join(" ");
+    let gateways = (!context.gateways.is_empty()).then(|| match &context.name {
+        _ if context.gateway_flag => all,
+        Some(name) => by_name(name),
+        None => String::new(),
+    });
+    Where { redis, gateways, admin: context.gateways.first().cloned() }
 }

@@ -33,9 +33,30 @@ pub enum Act {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Where {
     /// What has to be typed for rlctl to work on the same Redis, if there is a way: maybe nothing.
-    pub flags: Option<String>,
+    pub redis: Option<String>,
+    /// The same for the gateways that are watched.
+    pub gateways: Option<String>,
     /// An admin address.
     pub admin: Option<String>,
+}
+
+impl Where {
+    /// A command of rlctl with what makes it work on what is watched.
+    pub fn typed(&self, command: &str) -> String {
+        let asks_gateways = ["top", "inspect", "events", "reset"]
+            .iter()
+            .any(|verb| command.strip_prefix("rlctl ").is_some_and(|rest| rest.starts_with(verb)));
+        let gateways = self.gateways.as_deref().filter(|_| asks_gateways);
+        let redis = match (&self.redis, gateways) {
+            (Some(flags), _) => flags.as_str(),
+            (None, None) if self.gateways.is_some() => "--redis URL",
+            _ => "",
+        };
+        let mut flags = vec![redis];
+        flags.extend(gateways.filter(|flags| *flags != redis));
+        flags.retain(|flags| !flags.is_empty());
+        format!("{command} {}", flags.join(" ")).trim_end().to_string()
+    }
 }
 
 /// A request to a gateway's admin address.
@@ -47,7 +68,10 @@ pub struct Request {
 
 impl Act {
     /// What will be done, and what that means.
-    pub fn plan(&self) -> Vec<String> {
+    pub fn plan(&self, at: &Where) -> Vec<String> {
+        let undo = |command: String| {
+            format!("undo     {}", at.typed(&format!("{command} --reason 'taken back'")))
+        };
         match self {
             Act::Reset { identity, rule } => vec![
                 format!("reset    {}", shown(identity)),
@@ -57,16 +81,19 @@ impl Act {
                 },
                 "then     all its quota is there again, at once; it is not blocked from using it"
                     .into(),
+                "undo     there is no way back from here; `rlctl reset` can keep a backup".into(),
             ],
             Act::Override { identity, rule, limit } => vec![
                 format!("override {}", shown(identity)),
                 format!("of       rule {}, for {FOR}", shown(rule)),
                 format!("then     its limit is {limit}; afterwards the rule's own holds again"),
+                undo(format!("rlctl override rm {} --rule {}", quoted(identity), quoted(rule))),
             ],
             Act::Block { identity } => vec![
                 format!("block    {}", shown(identity)),
                 format!("for      {FOR}, on every gateway, within a second"),
                 "then     each of its requests is refused with 429".into(),
+                undo(format!("rlctl unblock {}", quoted(identity))),
             ],
             Act::Mode { rule, mode } => vec![
                 format!("mode     of rule {} while Redis is away: {mode}", shown(rule)),
@@ -77,13 +104,14 @@ impl Act {
                     "policy" => "then     the policy's own on_store_error holds again".into(),
                     _ => "then     each gateway enforces its share of the limit by itself".into(),
                 },
+                format!("undo     :mode policy, with rule {} marked", shown(rule)),
             ],
         }
     }
 
     /// The same on a command line: by Redis where that is known, else by a gateway.
     pub fn command(&self, at: &Where) -> String {
-        let Some(flags) = at.flags.as_deref().filter(|_| !matches!(self, Act::Mode { .. })) else {
+        if at.redis.is_none() || matches!(self, Act::Mode { .. }) {
             let Request { path, body } = self.request();
             let admin = at.admin.as_deref().unwrap_or("http://127.0.0.1:9090");
             return format!(
@@ -91,13 +119,12 @@ impl Act {
                 quoted(&body.to_string()),
                 quoted(&format!("{admin}{path}"))
             );
-        };
-        let flags = if flags.is_empty() { String::new() } else { format!(" {flags}") };
-        let rest = format!("--for {FOR} --reason '{REASON}'{flags}");
-        match self {
+        }
+        let rest = format!("--for {FOR} --reason '{REASON}'");
+        at.typed(&match self {
             Act::Reset { identity, rule } => {
                 let rule = rule.as_ref().map(|rule| format!(" --rule {}", quoted(rule)));
-                format!("rlctl reset {}{}{flags}", quoted(identity), rule.unwrap_or_default())
+                format!("rlctl reset {}{}", quoted(identity), rule.unwrap_or_default())
             }
             Act::Override { identity, rule, limit } => {
                 let (identity, rule) = (quoted(identity), quoted(rule));
@@ -105,7 +132,7 @@ impl Act {
             }
             Act::Block { identity } => format!("rlctl block {} {rest}", quoted(identity)),
             Act::Mode { .. } => String::new(),
-        }
+        })
     }
 
     pub fn request(&self) -> Request {
@@ -150,7 +177,7 @@ mod tests {
     #[test]
     fn every_act_has_a_plan_a_command_and_a_request() {
         let identity = "user:a b".to_string();
-        let at = Where { flags: Some("--context prod".into()), admin: None };
+        let at = Where { redis: Some("--context prod".into()), ..Where::default() };
         let block = Act::Block { identity: identity.clone() };
         assert_eq!(
             block.command(&at),
@@ -167,8 +194,32 @@ mod tests {
         let mode = Act::Mode { rule: "r".into(), mode: "local" };
         assert!(mode.command(&at).starts_with("curl --json '{\"on_store_error\":\"local\""));
         for act in [block, reset, mode] {
-            assert_eq!(act.plan().len(), 3, "{act:?}");
+            assert!(act.plan(&at).iter().any(|line| line.starts_with("undo ")), "{act:?}");
         }
+    }
+
+    #[test]
+    fn commands_are_typed_so_that_they_work_where_they_are_shown() {
+        let gateways = "--gateway http://a --gateway http://b";
+        let at = |redis: Option<&str>, gateways: Option<&str>| Where {
+            redis: redis.map(String::from),
+            gateways: gateways.map(String::from),
+            admin: None,
+        };
+        let only = at(None, Some(gateways));
+        assert_eq!(only.typed("rlctl top --once"), format!("rlctl top --once {gateways}"));
+        assert_eq!(only.typed("rlctl doctor"), "rlctl doctor --redis URL");
+        let both = at(Some("--redis redis://r"), Some(gateways));
+        assert_eq!(both.typed("rlctl doctor"), "rlctl doctor --redis redis://r");
+        assert_eq!(
+            both.typed("rlctl reset user:1"),
+            format!("rlctl reset user:1 --redis redis://r {gateways}")
+        );
+        let context = at(Some("--context prod"), Some("--context prod"));
+        assert_eq!(context.typed("rlctl events"), "rlctl events --context prod");
+        // The environment says it, or it is a demo.
+        assert_eq!(at(Some(""), Some("")).typed("rlctl doctor"), "rlctl doctor");
+        assert_eq!(Where::default().typed("rlctl doctor"), "rlctl doctor");
     }
 
     #[test]

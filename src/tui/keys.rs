@@ -78,6 +78,8 @@ pub enum Action {
     Suspend,
     Redraw,
     Quit,
+    /// Whoever started it is told that it did not end by itself.
+    Interrupt,
     /// The last picture stays in the scrollback.
     QuitAndKeep,
 }
@@ -148,8 +150,8 @@ pub const KEYS: &[Binding] = &[
     of(&[Char('2')], Action::Do(1), Group::Look, "the second"),
     of(&[Char('3')], Action::Do(2), Group::Look, "the third"),
     of(&[Char('4')], Action::Do(3), Group::Look, "the fourth"),
-    of(&[Char('/')], Action::Filter, Group::Look, "filter: text, !text not, -f text fuzzy"),
-    of(&[Char(':')], Action::Command, Group::Look, "command: keys, rules, shards, write, q .."),
+    of(&[Char('/')], Action::Filter, Group::Look, "filter: x, !x all others, -f x fuzzy"),
+    of(&[Char(':')], Action::Command, Group::Look, "a command: see COMMANDS"),
     of(&[Char('s')], Action::Sort, Group::Look, "sort by the next column"),
     of(&[Char('S')], Action::Reverse, Group::Look, "the other way round"),
     of(&[Char('y')], Action::Copy, Group::Look, "copy the command that is shown"),
@@ -170,7 +172,8 @@ pub const KEYS: &[Binding] = &[
     of(&[Char('?')], Action::Help, Group::Rest, "this help"),
     of(&[Ctrl('l')], Action::Redraw, Group::Rest, "draw anew"),
     of(&[Ctrl('z')], Action::Suspend, Group::Rest, "to the shell; fg comes back"),
-    of(&[Char('q'), Ctrl('c')], Action::Quit, Group::Rest, "quit"),
+    of(&[Char('q')], Action::Quit, Group::Rest, "quit"),
+    of(&[Ctrl('c')], Action::Interrupt, Group::Rest, "quit as interrupted: exit code 130"),
     of(&[Char('Q')], Action::QuitAndKeep, Group::Rest, "quit, and leave the last picture"),
 ];
 

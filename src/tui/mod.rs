@@ -7,6 +7,7 @@ pub mod act;
 pub mod data;
 pub mod demo;
 pub mod feed;
+pub mod glance;
 pub mod keys;
 pub mod merge;
 pub mod model;

@@ -13,7 +13,7 @@ use super::data::{Detail, LimitUse, Point, Snapshot};
 use super::keys::{Action, Key, action};
 use super::rows::{Filter, Mark, Sort};
 use super::timeline::Timeline;
-use super::verdict::{Situation, Verdict, verdict};
+use super::verdict::{Does, Situation, Verdict, verdict};
 
 /// A note stands for this long.
 const NOTE_FOR_US: u64 = 6_000_000;
@@ -161,6 +161,7 @@ pub enum Effect {
     Suspend,
     Redraw,
     Quit { keep: bool },
+    Interrupt,
 }
 
 #[derive(Debug)]
@@ -270,22 +271,22 @@ impl Model {
         if self.input.is_some() {
             return self.type_in(key);
         }
-        let Some(action) = action(key) else { return Vec::new() };
-        if self.help.is_some() {
-            return self.in_help(action);
+        if let Some(scrolled) = self.help {
+            return self.in_help(action(key), scrolled);
         }
-        self.act(action)
+        action(key).map_or_else(Vec::new, |action| self.act(action))
     }
 
-    fn in_help(&mut self, action: Action) -> Vec<Effect> {
+    /// Any key but those that scroll closes it, also `q`: whoever reads help does not want to leave.
+    fn in_help(&mut self, action: Option<Action>, scrolled: u16) -> Vec<Effect> {
         use super::keys::Move;
-        let scrolled = self.help.unwrap_or(0);
         self.help = match action {
-            Action::Quit | Action::QuitAndKeep | Action::Suspend => return self.act(action),
-            Action::Move(Move::Down) => Some(scrolled.saturating_add(1).min(100)),
-            Action::Move(Move::PageDown) => Some(scrolled.saturating_add(10).min(100)),
-            Action::Move(Move::Up) => Some(scrolled.saturating_sub(1)),
-            Action::Move(_) => Some(0),
+            Some(action @ (Action::Interrupt | Action::Suspend)) => return self.act(action),
+            Some(Action::Move(Move::Down)) => Some(scrolled.saturating_add(1).min(100)),
+            Some(Action::Move(Move::PageDown)) => Some(scrolled.saturating_add(10).min(100)),
+            Some(Action::Move(Move::Up)) => Some(scrolled.saturating_sub(1)),
+            Some(Action::Move(Move::PageUp)) => Some(scrolled.saturating_sub(10)),
+            Some(Action::Move(_)) => Some(0),
             _ => None,
         };
         Vec::new()
@@ -331,6 +332,7 @@ impl Model {
             Action::Suspend => return vec![Effect::Suspend],
             Action::Redraw => return vec![Effect::Redraw],
             Action::Quit => return vec![Effect::Quit { keep: false }],
+            Action::Interrupt => return vec![Effect::Interrupt],
             Action::QuitAndKeep => return vec![Effect::Quit { keep: true }],
         }
         Vec::new()
@@ -384,31 +386,28 @@ impl Model {
         if let Some(asking) = &self.asking {
             return Some(asking.act.command(&self.options.at));
         }
-        let flags = self.options.at.flags.as_deref().unwrap_or_default();
-        let flags = if flags.is_empty() { String::new() } else { format!(" {flags}") };
+        let typed = |command: &str| self.options.at.typed(command);
+        let inspect =
+            |who: &str| typed(&format!("rlctl inspect {} --explain", super::words::quoted(who)));
         if self.screen == Screen::Overview && self.pane == Pane::Todo {
             let advice = self.verdict.advice.get(self.marked_row())?;
             return match &advice.does {
-                super::verdict::Does::Act(act) => Some(act.command(&self.options.at)),
-                super::verdict::Does::Command(command) if command.starts_with("rlctl") => {
-                    Some(format!("{command}{flags}"))
-                }
-                super::verdict::Does::Command(command) => Some(command.clone()),
-                super::verdict::Does::Look(who) => {
-                    Some(format!("rlctl inspect {} --explain{flags}", super::words::quoted(who)))
-                }
-                super::verdict::Does::Go(_) => None,
+                Does::Act(act) => Some(act.command(&self.options.at)),
+                Does::Command(command) if command.starts_with("rlctl") => Some(typed(command)),
+                Does::Command(command) => Some(command.clone()),
+                Does::Look(who) => Some(inspect(who)),
+                Does::Go(_) => None,
             };
         }
         if let Some(who) = self.identity() {
-            return Some(format!("rlctl inspect {} --explain{flags}", super::words::quoted(&who)));
+            return Some(inspect(&who));
         }
-        Some(match self.screen {
-            Screen::Shards => format!("rlctl doctor{flags}"),
-            Screen::Rules => format!("rlctl rules show{flags}"),
-            Screen::Events => format!("rlctl events --audit{flags}"),
-            _ => format!("rlctl top --once{flags}"),
-        })
+        Some(typed(match self.screen {
+            Screen::Shards => "rlctl doctor",
+            Screen::Rules => "rlctl rules show",
+            Screen::Events => "rlctl events --audit",
+            _ => "rlctl top --once",
+        }))
     }
 
     fn copy(&mut self) -> Vec<Effect> {

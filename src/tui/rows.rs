@@ -120,6 +120,16 @@ pub fn events<'a>(snapshot: &'a Snapshot, filter: &Filter) -> Vec<&'a Event> {
     snapshot.events.iter().filter(fits).collect()
 }
 
+/// Without what concerns single identities, unless there is nothing else: quotas that come and go must
+/// not drown what happens to all.
+pub fn news<'a>(snapshot: &'a Snapshot, filter: &Filter) -> Vec<&'a Event> {
+    let mut all = events(snapshot, filter);
+    if all.iter().any(|event| event.who.is_none()) {
+        all.retain(|event| event.who.is_none());
+    }
+    all
+}
+
 /// Which row of a list is marked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
@@ -150,6 +160,21 @@ mod tests {
         assert!(fits("", "user:1") && fits("ER:", "user:1") && !fits("ip", "user:1"));
         assert!(fits("!ip", "user:1") && !fits("!user", "user:1") && fits("!", "user:1"));
         assert!(fits("-f uer1", "user:1") && !fits("-f 1u", "user:1"));
+    }
+
+    #[test]
+    fn what_concerns_all_is_not_drowned_by_single_quotas() {
+        let event = |text: &str, who: Option<&str>| Event {
+            text: text.into(),
+            who: who.map(String::from),
+            ..Event::default()
+        };
+        let quota = || event("normal → warning", Some("user:1"));
+        let mut now = Snapshot { events: vec![quota(), quota()], ..Snapshot::default() };
+        assert_eq!(news(&now, &Filter::default()).len(), 2);
+        now.events.push(event("a server is away", None));
+        assert_eq!(news(&now, &Filter::default()), [&now.events[2]]);
+        assert_eq!(events(&now, &Filter::default()).len(), 3);
     }
 
     #[test]

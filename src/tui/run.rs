@@ -36,7 +36,7 @@ pub struct Session {
 /// How it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// By a signal.
+    /// By a signal, or by ctrl-c.
     pub interrupted: bool,
     /// The last picture, to be left in the scrollback.
     pub picture: Option<String>,
@@ -174,6 +174,7 @@ impl Session {
                 }
                 Effect::Suspend => term.suspend(true)?,
                 Effect::Redraw => term.redraw()?,
+                Effect::Interrupt => return Ok(Some(End { interrupted: true, picture: None })),
                 Effect::Quit { keep } => {
                     let picture = if keep { Some(term.picture(&self.model)?) } else { None };
                     return Ok(Some(End { interrupted: false, picture }));

@@ -128,11 +128,22 @@ pub fn verdict(situation: &Situation<'_>) -> Verdict {
     no_data(situation)
         .or_else(|| redis::away(situation))
         .or_else(|| fail_open(situation))
-        .or_else(|| clock(situation))
+        .or_else(|| while_enforced(situation))
+        .unwrap_or_else(|| calm::nothing_wrong(situation))
+}
+
+/// What is wrong although limits are enforced; what has become of the store is told beside it.
+fn while_enforced(situation: &Situation<'_>) -> Option<Verdict> {
+    let mut verdict = clock(situation)
         .or_else(|| redis::slow(situation))
         .or_else(|| traffic::config(situation))
-        .or_else(|| traffic::traffic(situation))
-        .unwrap_or_else(|| calm::nothing_wrong(situation))
+        .or_else(|| traffic::traffic(situation))?;
+    if let Some(outage) = calm::last_outage(situation) {
+        let ago = lasts(outage.over_for(situation.now.at_us));
+        verdict.because.insert(0, format!("RECOVERED {ago} ago.  {}", outage.told()));
+    }
+    verdict.because.extend(redis::without_replica(situation.now).map(|missed| missed.text));
+    Some(verdict)
 }
 
 fn no_data(situation: &Situation<'_>) -> Option<Verdict> {

@@ -69,7 +69,10 @@ fn nothing_changes_without_write_mode_and_a_yes() {
     assert!(model.asking.is_some());
     assert!(!acts(press(&mut model, "y")));
     assert!(model.asking.is_some(), "read-only: the plan stays, and does nothing");
-    press(&mut model, "<esc>");
+    assert!(model.noted().unwrap().contains("W allows changes"), "{:?}", model.noted());
+    assert!(acts(press(&mut model, "Wy")), "and can be allowed where it stands");
+    press(&mut model, "W");
+    assert!(!model.write);
     assert!(!acts(press(&mut model, "W2n")), "no is no");
     assert!(!acts(press(&mut model, "2<enter>")), "and so is just going on");
     let effects = press(&mut model, "2y");
@@ -83,6 +86,10 @@ fn nothing_changes_without_write_mode_and_a_yes() {
     );
     let effects = press(&mut model, ":rules<enter>My");
     assert!(matches!(&effects[..], [Effect::Act(Act::Mode { mode: "local", .. })]), "{effects:?}");
+    let effects = press(&mut model, ":mode policy<enter>y");
+    assert!(matches!(&effects[..], [Effect::Act(Act::Mode { mode: "policy", .. })]), "{effects:?}");
+    assert_eq!(press(&mut model, ":mode nonsense<enter>"), []);
+    assert!(model.asking.is_none() && model.noted().unwrap().contains("policy"));
 }
 
 #[test]
@@ -104,7 +111,7 @@ fn a_protected_context_wants_its_name_typed() {
 #[test]
 fn what_is_shown_can_be_copied() {
     let (_, mut model) = watching("incident", 20);
-    model.options.at.flags = Some("--context prod".into());
+    model.options.at.redis = Some("--context prod".into());
     let copied = |effects: Vec<Effect>| match &effects[..] {
         [Effect::Copy(text)] => text.clone(),
         other => panic!("{other:?}"),
@@ -137,8 +144,11 @@ fn panes_help_themes_and_the_end() {
     assert_eq!(model.pane, Pane::Todo);
     press(&mut model, "?jjj");
     assert_eq!(model.help, Some(3));
-    press(&mut model, "x?<esc>");
-    assert_eq!(model.help, None);
+    for other in ["x", "q", "?", "<esc>", "<enter>"] {
+        model.help = Some(0);
+        assert_eq!(press(&mut model, other), [], "{other} only closes the help");
+        assert_eq!(model.help, None, "{other}");
+    }
     model.options.no_color = true;
     let theme = model.theme;
     press(&mut model, "t:theme dark<enter>");
@@ -146,6 +156,9 @@ fn panes_help_themes_and_the_end() {
     assert_eq!(press(&mut model, "q"), [Effect::Quit { keep: false }]);
     assert_eq!(press(&mut model, ":q<enter>"), [Effect::Quit { keep: false }]);
     assert_eq!(press(&mut model, "Q"), [Effect::Quit { keep: true }]);
+    assert_eq!(press(&mut model, "<ctrl-c>"), [Effect::Interrupt]);
+    assert_eq!(press(&mut model, "?<ctrl-c>"), [Effect::Interrupt], "also out of the help");
+    model.help = None;
     assert_eq!(press(&mut model, ":nonsense<enter>"), []);
     assert!(model.noted().unwrap().contains("nonsense"));
     assert!(KEYS.iter().all(|binding| !binding.what.is_empty()));

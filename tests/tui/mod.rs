@@ -1,6 +1,7 @@
 //! The dashboard: what it says about recorded situations, what it draws at every size, what keys do
 //! without drawing, and the real program on a terminal.
 
+mod cost;
 mod keys;
 mod screens;
 mod sources;
@@ -15,6 +16,7 @@ use rlctl::tui::demo::{BEFORE, Demo, Story};
 use rlctl::tui::keys::Key;
 use rlctl::tui::model::{Effect, Message, Model, Options, Theme};
 use rlctl::tui::timeline::Timeline;
+use rlctl::tui::verdict::{Situation, Verdict, verdict};
 
 /// A story so many seconds after its beginning.
 fn told(story: &str, seconds: u64) -> (Demo, Vec<Point>, Vec<Snapshot>) {
@@ -22,6 +24,11 @@ fn told(story: &str, seconds: u64) -> (Demo, Vec<Point>, Vec<Snapshot>) {
     let past = (0..BEFORE).map(|_| Point::of(&demo.tick())).collect();
     let moments = (0..seconds).map(|_| demo.tick()).collect();
     (demo, past, moments)
+}
+
+/// What is said of a moment that nothing is known before.
+fn judged(now: &Snapshot) -> Verdict {
+    verdict(&Situation { now, past: &[Point::of(now)] })
 }
 
 fn options() -> Options {

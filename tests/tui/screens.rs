@@ -51,6 +51,60 @@ fn every_screen_at_every_size() {
     }
 }
 
+/// Pictures in the documents are those that were looked at.
+#[test]
+fn the_documents_show_what_is_drawn() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| fs::read_to_string(folder.join(path)).unwrap();
+    for (document, name) in [
+        ("README.md", "overview-redis-80x24"),
+        ("docs/dashboard.md", "overview-traffic-80x24"),
+        ("docs/dashboard.md", "shards-80x24"),
+    ] {
+        let picture = read(&format!("tests/tui/pictures/{name}.txt"));
+        assert!(read(document).contains(picture.trim_end()), "{document} does not have {name}");
+    }
+}
+
+/// The lines between a pane's title and its lower edge, without what is beside it.
+fn pane(drawn: &str, title: &str, column: usize) -> Vec<String> {
+    let from = drawn.lines().skip_while(|line| !line.contains(title)).skip(1);
+    let inside = from.map(|line| line.chars().skip(column).collect::<String>());
+    inside.take_while(|line| !line.starts_with('+')).collect()
+}
+
+#[test]
+fn what_to_do_is_told_in_full_where_there_is_room() {
+    let (_, mut model) = watching("failover", 20);
+    let text = "protect again: let rule per-customer-and-endpoint fail LOCAL".to_string();
+    model.verdict.advice[0].text = text.clone();
+    let told = pane(&picture(&model, 120, 40), "WHAT TO DO", 62);
+    let words = |lines: &[String]| {
+        let all = lines.join(" ").replace('|', " ");
+        all.split_whitespace().map(String::from).collect::<Vec<_>>().join(" ")
+    };
+    assert!(words(&told).contains(&format!("1 {text} (write mode) 2 ")), "{told:#?}");
+    // Where there is none, each keeps its line.
+    let told = pane(&picture(&model, 80, 24), "WHAT TO DO", 0);
+    assert_eq!(told.len(), model.verdict.advice.len(), "{told:#?}");
+}
+
+#[test]
+fn rows_that_are_not_seen_are_counted() {
+    let mut model = Model::new(options(), Timeline::default());
+    let mut now = Snapshot::clone(watching("incident", 20).1.shown().unwrap());
+    let who = |n: usize| Who { identity: format!("user:{n}"), ..now.rejected[0].clone() };
+    now.rejected = (0..60).map(who).collect();
+    model.update(Message::Moment(Box::new(now)));
+    let told = pane(&picture(&model, 120, 40), "WHO is refused", 0);
+    let seen = told.iter().filter(|line| line.contains("user:")).count();
+    assert!(told.last().unwrap().contains(&format!("({} more)", 60 - seen)), "{told:#?}");
+    // The last one can still be reached.
+    press(&mut model, "G");
+    let told = pane(&picture(&model, 120, 40), "WHO is refused", 0);
+    assert!(told.iter().any(|line| line.contains(">user:59")), "{told:#?}");
+}
+
 #[test]
 fn states_have_words_not_only_colours() {
     let (_, mut model) = watching("failover", 20);

@@ -8,17 +8,20 @@ use rlctl::engine::store::redis::RedisAddress;
 use rlctl::gateway::PolicySource;
 use rlctl::gateway::access::Access;
 use rlctl::ops::admin::Admin;
+use rlctl::ops::local_redis::Kind;
 use rlctl::tui::act::Act;
-use rlctl::tui::data::{Detail, Snapshot};
+use rlctl::tui::data::{Detail, Shard, Snapshot};
 use rlctl::tui::feed::{Ask, Live, Store};
 use rlctl::tui::model::Message;
 use rlctl::tui::record::{Recorder, Recording};
+use rlctl::tui::verdict::{Alarm, Cause};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use super::told;
+use super::{judged, told};
 use crate::support::api::{POLICY, Served};
 use crate::support::redis::RedisServer;
+use crate::support::servers::Servers;
 
 struct Watching {
     news: Receiver<Message>,
@@ -28,14 +31,14 @@ struct Watching {
 impl Watching {
     fn start(gateways: &[&Served], redis: Option<&RedisServer>) -> Watching {
         let urls: Vec<String> = gateways.iter().map(|g| format!("http://{}", g.address)).collect();
-        Watching::at(&urls, redis)
+        Watching::at(&urls, redis.map(RedisServer::url))
     }
 
-    fn at(gateways: &[String], redis: Option<&RedisServer>) -> Watching {
+    fn at(gateways: &[String], redis: Option<String>) -> Watching {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let admin = |url: &String| Arc::new(Admin::new(url, None).unwrap());
-        let redis = redis.map(|server| Store {
-            address: RedisAddress::parse(&server.url(), None).unwrap(),
+        let redis = redis.map(|url| Store {
+            address: RedisAddress::parse(&url, None).unwrap(),
             prefix: Prefix::default(),
         });
         let live = Live { gateways: gateways.iter().map(admin).collect(), redis };
@@ -84,7 +87,7 @@ impl Watching {
     }
 }
 
-async fn gateway(server: &RedisServer) -> Served {
+pub(super) async fn gateway(server: &RedisServer) -> Served {
     let source = PolicySource::Given { name: "given".into(), text: POLICY.into() };
     let served = Served::start(source, Some(server), Access::local()).await;
     served.gateway.keep_up();
@@ -183,6 +186,79 @@ async fn redis_alone_is_watched_and_its_loss_noticed() {
     server.kill();
     let now = watching.until("it is away", |now| now.shards.iter().any(|s| s.is_down)).await;
     assert!(now.shards[0].down_since_us.is_some() && now.shards[0].trouble.is_some());
+}
+
+fn port(server: &str) -> u16 {
+    server.rsplit_once(':').unwrap().1.parse().unwrap()
+}
+
+fn primaries(now: &Snapshot) -> Vec<&str> {
+    let is_primary = |shard: &&Shard| shard.role.as_deref() == Some("primary");
+    now.shards.iter().filter(is_primary).map(|shard| shard.name.as_str()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_followed_when_the_only_server_that_was_named_is_replaced() {
+    let mut servers = Servers::start(Kind::Cluster, 3, 1).await;
+    let killed = servers.local.master(None).await.unwrap();
+    let name = format!("127.0.0.1:{killed}");
+    for scheme in ["redis-cluster", "redis"] {
+        let mut watching = Watching::at(&[], Some(format!("{scheme}://{name}")));
+        let is_whole =
+            |now: &Snapshot| now.shards.len() == 6 && now.shards.iter().all(|s| !s.is_down);
+        watching.until("all six answer", is_whole).await;
+        servers.local.kill(killed).await.unwrap();
+        let mut most = 0;
+        let now = watching
+            .message("another has taken over", |message| {
+                let Message::Moment(now) = message else { return None };
+                most = most.max(primaries(&now).len());
+                let is_over = now.shards.iter().any(|s| s.role.as_deref() == Some("gone"));
+                is_over.then_some(now)
+            })
+            .await;
+        assert_eq!(most, 3, "the dead and the one in its place are one primary, not two");
+        assert!(!primaries(&now).contains(&name.as_str()), "{:?}", now.shards);
+        let now = watching.until("three lead again", |now| primaries(now).len() == 3).await;
+        assert!(now.shards.iter().all(|s| s.is_down == (s.name == name)), "{:?}", now.shards);
+        // Nor is who is looked at asked of the one that was named only.
+        for n in 0..10 {
+            assert_eq!(watching.detail(&format!("user:{n}")).await.trouble, None);
+        }
+        servers.local.start_again(killed).await.unwrap();
+        let now = watching.until("it is back, as a replica", is_whole).await;
+        let back = now.shards.iter().find(|shard| shard.name == name).unwrap();
+        let successor = port(back.replica_of.as_deref().expect("it follows who took over"));
+        servers.local.fail_over(Some(successor)).await.unwrap();
+        watching.until("it leads again", |now| primaries(now).contains(&name.as_str())).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_away_is_known_to_be_one() {
+    let servers = Servers::start(Kind::Cluster, 3, 1).await;
+    let url = servers.local.url();
+    let mut watching = Watching::at(&[], Some(url));
+    let now = watching.until("all six answer", |now| now.shards.len() == 6).await;
+    let replica = now.shards.iter().find(|s| s.role.as_deref() == Some("replica")).unwrap();
+    servers.local.kill(port(&replica.name)).await.unwrap();
+    let is_away = |now: &Snapshot| now.shards.iter().any(|s| s.is_down && s.name == replica.name);
+    watching.until("it is away", is_away).await;
+    // Long after the cluster has ceased to name it.
+    let wait = tokio::time::Instant::now() + Duration::from_secs(8);
+    let now = watching
+        .message("some time has passed", |message| match message {
+            Message::Moment(now) if tokio::time::Instant::now() > wait => Some(now),
+            _ => None,
+        })
+        .await;
+    let away = now.shards.iter().find(|s| s.name == replica.name).unwrap();
+    assert_eq!((away.role.as_deref(), away.is_down), (Some("replica"), true));
+    let verdict = judged(&now);
+    assert_eq!((verdict.cause, verdict.alarm), (Cause::NothingWrong, Alarm::Watch));
+    let primary = away.replica_of.as_deref().unwrap();
+    let said = &verdict.because[0];
+    assert!(said.contains(&replica.name) && said.contains(primary), "{said}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use rlctl::tui::term::Term;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Terminal {
+pub(super) struct Terminal {
     screen: Arc<Mutex<vt100::Parser>>,
     keys: Box<dyn Write + Send>,
     child: Box<dyn Child + Send + Sync>,
@@ -42,11 +42,11 @@ impl Terminal {
         Terminal { screen, keys, child, master: pair.master, before }
     }
 
-    fn rlctl(arguments: &[&str], size: (u16, u16)) -> Terminal {
+    pub(super) fn rlctl(arguments: &[&str], size: (u16, u16)) -> Terminal {
         Terminal::run(env!("CARGO_BIN_EXE_rlctl"), arguments, size)
     }
 
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         self.screen.lock().unwrap().screen().contents()
     }
 
@@ -58,7 +58,7 @@ impl Terminal {
         }
     }
 
-    fn shows(&self, text: &str) {
+    pub(super) fn shows(&self, text: &str) {
         self.until(text, |terminal| terminal.text().contains(text));
     }
 
@@ -67,8 +67,12 @@ impl Terminal {
         self.keys.flush().unwrap();
     }
 
+    pub(super) fn process_id(&self) -> u32 {
+        self.child.process_id().unwrap()
+    }
+
     fn signal(&self, name: &str) {
-        let id = self.child.process_id().unwrap().to_string();
+        let id = self.process_id().to_string();
         let sent = std::process::Command::new("kill").args(["-s", name, &id]).status().unwrap();
         assert!(sent.success());
     }
@@ -153,7 +157,7 @@ fn no_key_is_lost_that_comes_together_with_a_new_size() {
         terminal.press("?");
         let is_on = n % 2 == 0;
         terminal.until("help comes and goes", |terminal| {
-            terminal.text().contains("any key closes") == is_on
+            terminal.text().contains("key closes") == is_on
         });
     }
     terminal.press("q");
@@ -170,11 +174,22 @@ fn a_signal_ends_it_and_the_terminal_is_whole() {
 }
 
 #[test]
+fn ctrl_c_is_an_interruption_and_q_is_not() {
+    for (keys, code) in [("\x03", 130), ("q", 0)] {
+        let mut terminal = Terminal::rlctl(&["tui", "--demo"], (80, 24));
+        terminal.shows("VERDICT");
+        terminal.press(keys);
+        assert_eq!(terminal.ended().exit_code(), code);
+        terminal.is_restored();
+    }
+}
+
+#[test]
 fn ctrl_z_gives_the_terminal_back_and_takes_it_again() {
     let mut terminal = Terminal::rlctl(&["tui", "--demo"], (80, 24));
     terminal.shows("VERDICT");
     terminal.press("\x1a");
-    let path = format!("/proc/{}/stat", terminal.child.process_id().unwrap());
+    let path = format!("/proc/{}/stat", terminal.process_id());
     let is_stopped = || std::fs::read_to_string(&path).unwrap().contains(") T ");
     terminal.until("it is stopped", |_| is_stopped());
     terminal.is_restored();

@@ -3,7 +3,7 @@
 use rlctl::tui::data::{Gateway, Point, Rates, Shard, Snapshot, Source, Who};
 use rlctl::tui::verdict::{Alarm, Cause, Does, Situation, Verdict, verdict};
 
-use super::told;
+use super::{judged, told};
 
 fn of_story(story: &str, seconds: u64) -> (Verdict, u64) {
     let (_, mut past, moments) = told(story, seconds);
@@ -46,8 +46,12 @@ fn a_dead_primary_is_named_at_once_and_fail_open_is_shouted() {
 #[test]
 fn recovery_is_told_with_what_was_missed() {
     let (verdict, _) = of_story("failover", 38);
-    assert_eq!((verdict.cause, verdict.alarm), (Cause::NothingWrong, Alarm::Calm));
+    // The server that died is not back yet.
+    assert_eq!((verdict.cause, verdict.alarm), (Cause::NothingWrong, Alarm::Watch));
     assert!(verdict.headline.starts_with("RECOVERED"), "{}", verdict.headline);
+    assert!(verdict.because[1].contains("Redis was away 21s"), "{:?}", verdict.because);
+    let (verdict, _) = of_story("failover", 44);
+    assert_eq!((verdict.cause, verdict.alarm), (Cause::NothingWrong, Alarm::Calm));
     assert!(verdict.because[0].contains("Redis was away 21s"), "{:?}", verdict.because);
 }
 
@@ -57,6 +61,17 @@ fn rules_that_hit_many_at_once_are_the_cause() {
     assert_eq!(verdict.cause, Cause::Config, "{verdict:?}");
     assert_eq!(verdict.rule.as_deref(), Some("plan"));
     assert!(matches!(&verdict.advice[0].does, Does::Command(c) if c.contains("rules rollback 41")));
+}
+
+#[test]
+fn a_gateway_that_was_just_started_is_no_change_of_the_rules() {
+    let (_, mut past, moments) = told("config", 25);
+    past.extend(moments.iter().map(Point::of));
+    // All that is known began with the refusals.
+    let now = moments.last().unwrap();
+    past.retain(|point| point.at_us + 12_000_000 > now.at_us);
+    let verdict = verdict(&Situation { now, past: &past });
+    assert_eq!(verdict.cause, Cause::Traffic, "{verdict:?}");
 }
 
 #[test]
@@ -89,10 +104,6 @@ fn healthy() -> Snapshot {
         shards: vec![shard],
         ..Snapshot::default()
     }
-}
-
-fn judged(now: &Snapshot) -> Verdict {
-    verdict(&Situation { now, past: &[Point::of(now)] })
 }
 
 #[test]
@@ -147,7 +158,9 @@ fn an_outage_that_is_over_is_told_beside_whatever_came_after() {
     let now = moments.last().unwrap();
     let verdict = verdict(&Situation { now, past: &past });
     assert_eq!(verdict.cause, Cause::Traffic);
-    assert!(verdict.because.iter().any(|why| why.contains("Redis was away 9s")), "{verdict:?}");
+    let recovered = &verdict.because[0];
+    assert!(recovered.starts_with("RECOVERED "), "{verdict:?}");
+    assert!(recovered.contains("Redis was away 9s"), "{recovered}");
 }
 
 #[test]
@@ -156,7 +169,93 @@ fn a_server_that_was_replaced_is_no_trouble_any_more() {
     let gone =
         Shard { name: "s:2".into(), role: Some("gone".into()), is_down: true, ..Shard::default() };
     now.shards.push(gone);
-    assert_eq!(judged(&now).cause, Cause::NothingWrong);
+    let verdict = judged(&now);
+    assert_eq!(verdict.cause, Cause::NothingWrong);
+    assert!(verdict.headline.ends_with("Limits are enforced."), "{}", verdict.headline);
+}
+
+/// Three primaries, each with a replica.
+fn cluster() -> Snapshot {
+    let mut now = healthy();
+    let server = |n: u16, of: Option<u16>| Shard {
+        name: format!("10.0.0.{n}:6379"),
+        role: Some(if of.is_some() { "replica" } else { "primary" }.into()),
+        replica_of: of.map(|of| format!("10.0.0.{of}:6379")),
+        ping_us: Some(200),
+        ..Shard::default()
+    };
+    now.shards = (1..=3).map(|n| server(n, None)).collect();
+    now.shards.extend((1..=3).map(|n| server(n + 3, Some(n))));
+    now
+}
+
+#[test]
+fn a_replica_that_is_away_is_a_warning_that_says_who_is_left_alone() {
+    assert_eq!(judged(&cluster()).alarm, Alarm::Calm);
+    let mut now = cluster();
+    now.shards[4].is_down = true;
+    let verdict = judged(&now);
+    assert_eq!((verdict.cause, verdict.alarm), (Cause::NothingWrong, Alarm::Watch));
+    assert_eq!(
+        verdict.because[0],
+        "10.0.0.5:6379 (replica) is away; if 10.0.0.2:6379 dies, nobody takes over."
+    );
+    assert!(matches!(&verdict.advice[0].does, Does::Command(c) if c.contains("-h 10.0.0.5")));
+    // Whoever opens the dashboard later, when nobody names it any more, is told, too.
+    now.shards.remove(4);
+    let verdict = judged(&now);
+    assert_eq!(
+        verdict.because[0],
+        "10.0.0.2:6379 has no replica; if 10.0.0.2:6379 dies, nobody takes over."
+    );
+    let mut two_each = cluster();
+    two_each.shards.push(Shard { name: "10.0.0.7:6379".into(), ..cluster().shards[4].clone() });
+    two_each.shards[4].is_down = true;
+    let verdict = judged(&two_each);
+    assert_eq!(
+        verdict.because[0],
+        "10.0.0.5:6379 (replica) is away; every primary still has another."
+    );
+}
+
+#[test]
+fn whoever_was_replaced_is_missed_and_traffic_does_not_hide_it() {
+    let mut now = cluster();
+    now.shards[0].is_down = true;
+    now.shards[0].role = Some("gone".into());
+    now.shards[3].role = Some("primary".into());
+    let verdict = judged(&now);
+    assert_eq!((verdict.cause, verdict.alarm), (Cause::NothingWrong, Alarm::Watch));
+    let missed = "10.0.0.1:6379 (replaced) is away; if 10.0.0.4:6379 dies, nobody takes over.";
+    assert_eq!(verdict.because[0], missed);
+    now.rates.open = 50.0;
+    let said = judged(&now).headline;
+    assert!(said.contains("10.0.0.1:6379 was replaced; gateways are about to"), "{said}");
+    now.rates.open = 0.0;
+    now.rates.rejected = 100.0;
+    now.rejected = vec![Who {
+        identity: "user:1".into(),
+        per_second: 100.0,
+        weight: 100.0,
+        share: 1.0,
+        ..Who::default()
+    }];
+    let verdict = judged(&now);
+    assert_eq!(verdict.cause, Cause::Traffic);
+    assert!(verdict.because.iter().any(|why| why == missed), "{:?}", verdict.because);
+}
+
+#[test]
+fn a_primary_that_nobody_can_replace_is_told_so() {
+    let mut now = cluster();
+    now.shards[0].is_down = true;
+    let verdict = judged(&now);
+    assert_eq!(verdict.cause, Cause::Redis);
+    let because = |verdict: &Verdict| verdict.because.join("\n");
+    assert!(because(&verdict).contains("Its replica 10.0.0.4:6379 is up"), "{verdict:?}");
+    now.shards[3].is_down = true;
+    let verdict = judged(&now);
+    assert!(because(&verdict).contains("No replica of it is up"), "{verdict:?}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
 
 use super::Ask;
 use super::gateway::{News, listen};
-use super::redis::{Servers, Store, detail, watch};
+use super::redis::{Redis, Servers, Store, detail, watch};
 use crate::engine::clock::Micros;
 use crate::ops::admin::Admin;
 use crate::tui::act::{Act, Request};
@@ -19,7 +19,7 @@ use crate::tui::wire::read_detail;
 
 /// How often it is looked whether there is something to show.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// News is shown at once, but not more often than this.
+/// News is shown at once, but not more often than this, unless something has broken.
 const AT_MOST_EVERY: Duration = Duration::from_millis(900);
 /// Without news the age of the old is shown.
 const AT_LEAST_EVERY: Duration = Duration::from_millis(1_100);
@@ -39,6 +39,8 @@ struct Collector {
     redis: Option<Source>,
     servers: Vec<Shard>,
     has_news: bool,
+    /// Something has just broken: nobody shall wait for that.
+    is_urgent: bool,
     shown_at: Instant,
     started: Instant,
     past_told: bool,
@@ -51,8 +53,9 @@ impl Live {
             tokio::spawn(listen(number, admin.clone(), news_to.clone()));
         }
         let (servers_to, mut servers) = channel::<Servers>(4);
-        if let Some(store) = &self.redis {
-            tokio::spawn(watch(store.clone(), servers_to));
+        let redis = self.redis.map(|store| Arc::new(Redis::new(store)));
+        if let Some(redis) = &redis {
+            tokio::spawn(watch(redis.clone(), servers_to));
         }
         let unheard = |admin: &Arc<Admin>| Heard {
             source: Source { name: format!("gateway {}", admin.at()), ..Source::default() },
@@ -61,12 +64,13 @@ impl Live {
         let now = Instant::now();
         let mut collector = Collector {
             heard: self.gateways.iter().map(unheard).collect(),
-            redis: self.redis.as_ref().map(|store| Source {
-                name: format!("redis {}", store.address),
+            redis: redis.as_ref().map(|redis| Source {
+                name: format!("redis {}", redis.store.address),
                 ..Source::default()
             }),
             servers: Vec::new(),
             has_news: false,
+            is_urgent: false,
             shown_at: now,
             started: now,
             past_told: false,
@@ -87,10 +91,10 @@ impl Live {
                 ask = asks.recv() => {
                     let Some(ask) = ask else { return };
                     // Whoever is slow to answer must not hold up the picture.
-                    let (gateways, redis) = (self.gateways.clone(), self.redis.clone());
+                    let (gateways, redis) = (self.gateways.clone(), redis.clone());
                     let to = to.clone();
                     tokio::spawn(async move {
-                        let _ = to.send(answer(&gateways, redis.as_ref(), ask).await).await;
+                        let _ = to.send(answer(&gateways, redis.as_deref(), ask).await).await;
                     });
                 }
             }
@@ -103,6 +107,11 @@ impl Collector {
         let Some(heard) = self.heard.get_mut(number) else { return };
         match told {
             Ok(told) => {
+                self.is_urgent |= heard.told.as_ref().is_some_and(|was| {
+                    let began = was.gateway.rates.degraded() <= 0.0;
+                    (began && told.gateway.rates.degraded() > 0.0)
+                        || has_lost_one(&was.shards, &told.shards)
+                });
                 heard.source.heard_us = Some(Micros::now().0);
                 heard.source.trouble = None;
                 heard.told = Some(*told);
@@ -118,6 +127,7 @@ impl Collector {
             Ok(servers) => {
                 redis.heard_us = Some(Micros::now().0);
                 redis.trouble = None;
+                self.is_urgent |= has_lost_one(&self.servers, &servers);
                 self.servers = servers;
             }
             Err(why) => redis.trouble = Some(why),
@@ -130,10 +140,10 @@ impl Collector {
         let is_time = (self.has_news && since >= AT_MOST_EVERY) || since >= AT_LEAST_EVERY;
         // The very first is shown at once.
         let is_first = self.has_news && !self.past_told;
-        if !is_time && !is_first {
+        if !is_time && !is_first && !self.is_urgent {
             return Vec::new();
         }
-        (self.shown_at, self.has_news) = (Instant::now(), false);
+        (self.shown_at, self.has_news, self.is_urgent) = (Instant::now(), false, false);
         let mut messages = Vec::new();
         let all_heard = self.heard.iter().all(|heard| heard.told.is_some());
         if !self.past_told && (all_heard || self.started.elapsed() >= PAST_AFTER) {
@@ -148,10 +158,17 @@ impl Collector {
     }
 }
 
-async fn answer(gateways: &[Arc<Admin>], redis: Option<&Store>, ask: Ask) -> Message {
+/// Whether somebody is away now who was there before.
+fn has_lost_one(before: &[Shard], now: &[Shard]) -> bool {
+    let is_away = |shard: &Shard| shard.is_down || shard.open_breakers() > 0;
+    let was_there = |name: &str| before.iter().any(|shard| shard.name == name && !is_away(shard));
+    now.iter().any(|shard| is_away(shard) && was_there(&shard.name))
+}
+
+async fn answer(gateways: &[Arc<Admin>], redis: Option<&Redis>, ask: Ask) -> Message {
     match ask {
         Ask::Look(who) if gateways.is_empty() => match redis {
-            Some(store) => Message::Detail(Box::new(detail(store, &who).await)),
+            Some(redis) => Message::Detail(Box::new(detail(redis, &who).await)),
             None => Message::Note("there is nobody to ask".into()),
         },
         Ask::Look(who) => Message::Detail(Box::new(look(gateways, who).await)),
@@ -194,7 +211,49 @@ async fn act_on(gateways: &[Arc<Admin>], act: &Act) -> Result<String, String> {
         (0, why) => Err(why.unwrap_or_else(|| {
             "changes are made through a gateway: give --gateway URL, or copy the command".into()
         })),
+        (1, None) => Ok("told a gateway".into()),
         (done, None) => Ok(format!("told {done} gateways")),
-        (done, Some(why)) => Err(format!("{done} gateways have done it, not all: {why}")),
+        (done, Some(why)) => Err(format!("{done} of {} gateways did: {why}", gateways.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn servers(down: &[bool]) -> Vec<Shard> {
+        let of = |(n, is_down): (usize, &bool)| Shard {
+            name: format!("s:{n}"),
+            is_down: *is_down,
+            ..Shard::default()
+        };
+        down.iter().enumerate().map(of).collect()
+    }
+
+    #[test]
+    fn news_waits_for_its_second_but_not_when_something_breaks() {
+        let now = Instant::now();
+        let mut collector = Collector {
+            heard: Vec::new(),
+            redis: Some(Source::default()),
+            servers: Vec::new(),
+            has_news: false,
+            is_urgent: false,
+            shown_at: now,
+            started: now,
+            past_told: false,
+        };
+        let mut shown_after = |news: &[bool]| {
+            // However slow this machine is, the second is not over.
+            collector.shown_at = Instant::now();
+            collector.hear_servers(Ok(servers(news)));
+            collector.messages().iter().any(|message| matches!(message, Message::Moment(_)))
+        };
+        assert!(shown_after(&[false, false]), "the first is shown at once");
+        assert!(!shown_after(&[false, false]), "the next has time");
+        assert!(shown_after(&[false, true]), "one is away");
+        assert!(!shown_after(&[false, true]), "and still is");
+        assert!(!shown_after(&[false, false]), "it is back");
+        assert!(shown_after(&[true, false]), "the other is away");
     }
 }

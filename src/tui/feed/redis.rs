@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::join_all;
+use tokio::sync::OnceCell;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Duration, MissedTickBehavior, interval};
 
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
+use crate::engine::store::StoreError;
 use crate::engine::store::keys::Prefix;
 use crate::engine::store::redis::{Console, Deployment, Place, RedisAddress, Said, Words};
 use crate::ops::bucket::Bucket;
@@ -36,6 +38,35 @@ pub struct Store {
     pub prefix: Prefix,
 }
 
+/// The Redis that is watched. It is connected to once: later it is found through every server that
+/// was seen, for the one that the address names may be the one that is away.
+#[derive(Debug)]
+pub(super) struct Redis {
+    pub(super) store: Store,
+    deployment: OnceCell<Deployment>,
+}
+
+impl Redis {
+    pub(super) fn new(store: Store) -> Redis {
+        Redis { store, deployment: OnceCell::new() }
+    }
+
+    async fn deployment(&self) -> Result<&Deployment, StoreError> {
+        let connect = || Deployment::connect(&self.store.address, PATIENCE);
+        self.deployment.get_or_try_init(connect).await
+    }
+
+    /// The same with who is who at this moment.
+    async fn surveyed(&self) -> Result<&Deployment, StoreError> {
+        let was_known = self.deployment.initialized();
+        let deployment = self.deployment().await?;
+        if was_known {
+            deployment.look_again().await?;
+        }
+        Ok(deployment)
+    }
+}
+
 struct Known {
     console: Option<Console>,
     shard: Shard,
@@ -51,13 +82,13 @@ struct Watch {
     mapped: Option<Instant>,
 }
 
-pub(super) async fn watch(store: Store, to: Sender<Servers>) {
+pub(super) async fn watch(redis: Arc<Redis>, to: Sender<Servers>) {
     let mut watch = Watch::default();
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let servers = watch.look(&store.address).await;
+        let servers = watch.look(&redis).await;
         if to.send(servers).await.is_err() {
             return;
         }
@@ -65,13 +96,13 @@ pub(super) async fn watch(store: Store, to: Sender<Servers>) {
 }
 
 impl Watch {
-    async fn look(&mut self, address: &RedisAddress) -> Servers {
+    async fn look(&mut self, redis: &Redis) -> Servers {
         let somebody_is_away = self.known.values().any(|known| known.shard.is_down);
         let is_old = self.mapped.is_none_or(|at| at.elapsed() >= MAP_EVERY);
         let mut trouble = None;
         if is_old || somebody_is_away {
-            match Deployment::connect(address, PATIENCE).await {
-                Ok(deployment) => self.take_in(&deployment).await,
+            match redis.surveyed().await {
+                Ok(deployment) => self.take_in(deployment).await,
                 Err(error) => trouble = Some(error.to_string()),
             }
         }
@@ -85,6 +116,7 @@ impl Watch {
             !known.shard.is_down || now_us.saturating_sub(known.named_us) < FORGOTTEN_AFTER_US
         });
         self.lags();
+        self.replaced();
         Ok(self.known.values().map(|known| known.shard.clone()).collect())
     }
 
@@ -92,9 +124,12 @@ impl Watch {
     async fn take_in(&mut self, deployment: &Deployment) {
         self.mapped = Some(Instant::now());
         let map = deployment.map();
-        // Who is named no more has been replaced.
+        // A primary that is named no more has been replaced; a cluster does not name replicas that are
+        // away.
         for known in self.known.values_mut() {
-            known.shard.role = Some("gone".into());
+            if known.shard.role.as_deref() != Some("replica") {
+                known.shard.role = Some("gone".into());
+            }
         }
         let mut replicas: Vec<(Place, String)> = Vec::new();
         for node in &map.primaries {
@@ -132,6 +167,20 @@ impl Watch {
         let role = if replica_of.is_some() { "replica" } else { "primary" };
         known.shard.role = Some(role.into());
         known.shard.replica_of = replica_of;
+    }
+
+    /// Whoever takes over says so before all others have heard of it: then the server that it followed
+    /// is a primary no more, and the two are not counted twice.
+    fn replaced(&mut self) {
+        let known = self.known.values().map(|known| &known.shard);
+        let leads = |shard: &&Shard| !shard.is_down && shard.role.as_deref() == Some("primary");
+        let replaced: Vec<String> =
+            known.filter(leads).filter_map(|shard| shard.replica_of.clone()).collect();
+        for name in replaced {
+            if let Some(known) = self.known.get_mut(&name).filter(|known| known.shard.is_down) {
+                known.shard.role = Some("gone".into());
+            }
+        }
     }
 
     /// How far replicas are behind is what their primaries say.
@@ -231,7 +280,7 @@ fn read_lags(info: &str) -> Vec<(String, u64)> {
 }
 
 /// All that is stored about an identity.
-pub(super) async fn detail(store: &Store, name: &str) -> Detail {
+pub(super) async fn detail(redis: &Redis, name: &str) -> Detail {
     let at_us = Micros::now().0;
     let told = |trouble: String| Detail {
         identity: name.into(),
@@ -243,11 +292,11 @@ pub(super) async fn detail(store: &Store, name: &str) -> Detail {
         Ok(identity) => identity,
         Err(error) => return told(format!("{error}")),
     };
-    let deployment = match Deployment::connect(&store.address, PATIENCE).await {
-        Ok(deployment) => Arc::new(deployment),
+    let deployment = match redis.deployment().await {
+        Ok(deployment) => deployment,
         Err(error) => return told(error.to_string()),
     };
-    match look(&deployment, &store.prefix, &identity).await {
+    match look(deployment, &redis.store.prefix, &identity).await {
         Ok(looked) => Detail {
             identity: name.into(),
             at_us,

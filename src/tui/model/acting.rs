@@ -71,11 +71,25 @@ impl Model {
         }
     }
 
-    /// The one after the mode that the marked rule has.
-    fn failure_mode(&self) -> Option<Act> {
+    fn marked_rule(&self) -> Option<String> {
         let is_rules = self.screen == Screen::Rules
             || (self.screen == Screen::Overview && self.pane == Pane::Rules);
-        let rule = self.marked_name().filter(|_| is_rules)?;
+        self.marked_name().filter(|_| is_rules)
+    }
+
+    /// What was typed after `:mode`.
+    pub(super) fn mode_named(&mut self, name: &str) {
+        let known = ["open", "closed", "local", "policy"].into_iter().find(|mode| *mode == name);
+        match (self.marked_rule(), known) {
+            (Some(rule), Some(mode)) => self.ask(Act::Mode { rule, mode }),
+            (None, _) => self.note("mark a rule first (screen rules)"),
+            (_, None) => self.note("modes are open, closed, local and policy"),
+        }
+    }
+
+    /// The one after the mode that the marked rule has.
+    fn failure_mode(&self) -> Option<Act> {
+        let rule = self.marked_rule()?;
         let now = self.shown()?;
         let known = now.rules.iter().find(|known| known.name == rule)?;
         let mode = match known.on_store_error.as_deref() {
@@ -115,7 +129,12 @@ impl Model {
                 self.note("that is not the name of the context: nothing was changed");
             }
             (Key::Char('c'), None) => return self.copy(),
+            (Key::Char('W'), None) if !self.write => self.toggle_write(),
             (Key::Char('y'), None) if self.write => return self.confirmed(),
+            (Key::Char('y'), None) => self.note(match &self.options.permission {
+                Permission::Never(why) => why.clone(),
+                _ => "nothing was changed: it is read-only, W allows changes".into(),
+            }),
             (Key::Char('n' | 'N' | 'q') | Key::Enter, None) => {
                 self.asking = None;
                 self.note("nothing was changed");

@@ -5,13 +5,14 @@ use crate::tui::keys::{Action, Key};
 use crate::tui::rows::Filter;
 
 /// Commands with what they do, for the help.
-pub const COMMANDS: [(&str, &str); 11] = [
-    ("overview keys rules shards events", "go there"),
+pub const COMMANDS: [(&str, &str); 12] = [
+    ("keys, rules ..", "to that screen; its first letters do"),
     ("id IDENTITY", "look at one identity"),
-    ("at 14:02:11", "go back to that time of day (UTC)"),
+    ("at 14:02:11", "to that time of day (UTC)"),
     ("live", "to now"),
     ("write", "write mode on, off"),
-    ("theme dark|light|wong|mono", "colours"),
+    ("mode NAME", "open, closed, local, policy (a rule)"),
+    ("theme NAME", "dark, light, wong or mono"),
     ("ascii, unicode", "how graphs are drawn"),
     ("save", "this picture as .txt and .json"),
     ("mouse", "mouse on, off"),
@@ -74,6 +75,10 @@ impl Model {
             }
             "id" if !rest.is_empty() => self.go(Screen::Identity(rest.into())),
             "theme" => self.theme_named(rest),
+            "mode" => {
+                self.mode_named(rest);
+                Vec::new()
+            }
             "at" => {
                 if self.timeline.seek(rest) {
                     self.judge();

@@ -32,9 +32,8 @@ impl Model {
             (Screen::Overview, Pane::Rules) | (Screen::Rules, _) => rules(),
             (Screen::Overview, Pane::Where) | (Screen::Shards, _) => shards(),
             (Screen::Overview, Pane::Todo) => numbered(self.verdict.advice.len()),
-            (Screen::Overview, Pane::Events) | (Screen::Events, _) => {
-                numbered(rows::events(now, &self.filter).len())
-            }
+            (Screen::Overview, Pane::Events) => numbered(rows::news(now, &self.filter).len()),
+            (Screen::Events, _) => numbered(rows::events(now, &self.filter).len()),
             (Screen::Identity(_), _) => {
                 numbered(self.detail.as_ref().map_or(0, |d| d.limits.len()))
             }

@@ -1,5 +1,6 @@
 //! Nothing is wrong, or nothing any more.
 
+use super::redis::without_replica;
 use super::{Advice, Alarm, Cause, Does, Situation, Verdict};
 use crate::tui::words::{count, lasts, percent, shown, time, took};
 
@@ -35,8 +36,8 @@ pub(super) fn nothing_wrong(situation: &Situation<'_>) -> Verdict {
 
 fn recovered(situation: &Situation<'_>, verdict: &mut Verdict) {
     let Some(outage) = last_outage(situation) else { return };
-    let ago = situation.now.at_us.saturating_sub(outage.to_us);
-    verdict.headline = format!("RECOVERED {} ago.  Limits are enforced again.", lasts(ago));
+    let ago = lasts(outage.over_for(situation.now.at_us));
+    verdict.headline = format!("RECOVERED {ago} ago.  Limits are enforced again.");
     verdict.since_us = Some(outage.to_us);
     verdict.because.push(outage.told());
 }
@@ -49,6 +50,10 @@ pub(super) struct Outage {
 }
 
 impl Outage {
+    pub(super) fn over_for(&self, now_us: u64) -> u64 {
+        now_us.saturating_sub(self.to_us)
+    }
+
     pub(super) fn told(&self) -> String {
         format!(
             "Redis was away {} from {}; {} decisions were taken without it.",
@@ -80,6 +85,9 @@ fn warnings(situation: &Situation<'_>, verdict: &mut Verdict) {
         verdict.because.insert(0, text);
         verdict.advice.push(advice);
     };
+    if let Some(missed) = without_replica(now) {
+        watch(missed.text, missed.advice);
+    }
     if let Some(why) = &now.policy.refused {
         let lint = Does::Command("rlctl rules lint".into());
         let text = format!("The latest rules were refused, the old ones hold: {}", shown(why));

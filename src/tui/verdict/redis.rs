@@ -3,7 +3,7 @@
 use super::{Advice, Alarm, Cause, Does, Situation, Verdict, degraded_since, uncounted, usual};
 use crate::tui::act::Act;
 use crate::tui::data::{Rule, Shard, Snapshot};
-use crate::tui::words::{count, lasts, percent, shown, took};
+use crate::tui::words::{count, lasts, percent, quoted, shown, took};
 
 /// A store is slow from here on, if it is also several times slower than usual. One late answer in
 /// a hundred is not yet an incident: deadlines are some 50 ms.
@@ -22,7 +22,13 @@ pub(super) fn away(situation: &Situation<'_>) -> Option<Verdict> {
         return None;
     }
     let headline = match down.as_slice() {
-        [] => "REDIS, not traffic.  Calls are not answered within the deadline.".into(),
+        [] => match now.shards.iter().find(|s| s.is_down && s.role.as_deref() == Some("gone")) {
+            Some(gone) => format!(
+                "REDIS, not traffic.  {} was replaced; gateways are about to follow.",
+                shown(&gone.name)
+            ),
+            None => "REDIS, not traffic.  Calls are not answered within the deadline.".into(),
+        },
         [one] if primaries().count() == 1 => {
             format!("REDIS, not traffic.  Primary {} is away.", shown(&one.name))
         }
@@ -47,7 +53,57 @@ pub(super) fn away(situation: &Situation<'_>) -> Option<Verdict> {
 
 /// Whether limits are kept there; not on replicas, nor where somebody else has taken over.
 fn counts(shard: &Shard) -> bool {
-    !matches!(shard.role.as_deref(), Some("replica" | "gone"))
+    !is_beside(shard)
+}
+
+/// A replica, or a primary that was replaced.
+fn is_beside(shard: &Shard) -> bool {
+    matches!(shard.role.as_deref(), Some("replica" | "gone"))
+}
+
+/// Limits hold although servers are away, but who takes over when the next one dies?
+pub(super) fn without_replica(now: &Snapshot) -> Option<Missed> {
+    let away: Vec<&Shard> = now.shards.iter().filter(|s| is_beside(s) && s.is_down).collect();
+    let is_followed = |primary: &Shard| {
+        let follows = |of: Option<&str>| of.is_none_or(|of| of == primary.name);
+        let up = now.shards.iter().filter(|s| s.role.as_deref() == Some("replica") && !s.is_down);
+        up.map(|replica| replica.replica_of.as_deref()).any(follows)
+    };
+    // Where nobody has a replica, none is missed.
+    let has_replicas = now.shards.iter().any(is_beside);
+    let alone = now.shards.iter().filter(|s| counts(s) && !s.is_down && !is_followed(s));
+    let alone: Vec<String> =
+        alone.filter(|_| has_replicas).map(|shard| shown(&shard.name)).collect();
+    if away.is_empty() && alone.is_empty() {
+        return None;
+    }
+    let named = |shard: &&Shard| {
+        let was = if shard.role.as_deref() == Some("gone") { "replaced" } else { "replica" };
+        format!("{} ({was})", shown(&shard.name))
+    };
+    let first = match away.as_slice() {
+        [] if alone.len() == 1 => format!("{} has no replica", alone[0]),
+        [] => format!("{} have no replica", alone.join(", ")),
+        [one] => format!("{} is away", named(one)),
+        several => {
+            format!("{} are away", several.iter().map(named).collect::<Vec<_>>().join(", "))
+        }
+    };
+    let then = match alone.as_slice() {
+        [] => "every primary still has another".into(),
+        several => format!("if {} dies, nobody takes over", several.join(" or ")),
+    };
+    let advice = match away.first() {
+        Some(shard) => Advice::new(format!("is {} running?", shown(&shard.name)), ping(shard)),
+        None => Advice::new("who follows whom?", Does::Go("shards")),
+    };
+    Some(Missed { text: format!("{first}; {then}."), advice })
+}
+
+/// What is no trouble yet.
+pub(super) struct Missed {
+    pub(super) text: String,
+    pub(super) advice: Advice,
 }
 
 /// What it means for requests, by how gateways decide meanwhile.
@@ -86,7 +142,11 @@ fn shout(situation: &Situation<'_>, verdict: &mut Verdict) {
     } else if of == 0 {
         verdict.because.push("What gateways do meanwhile is not known: none is watched.".into());
     } else {
-        verdict.because.push("No request has been decided without it so far.".into());
+        let since = verdict.since_us.unwrap_or(now.at_us);
+        verdict.because.push(match uncounted(situation.past, since) {
+            n if n > 0.0 => format!("{} decisions were taken without it; none is now.", count(n)),
+            _ => "No request has been decided without it so far.".into(),
+        });
     }
 }
 
@@ -104,6 +164,10 @@ fn failover(now: &Snapshot, down: &[&Shard], verdict: &mut Verdict) {
         .collect();
     let Some(best) = replicas.iter().min_by_key(|replica| replica.lag_us.unwrap_or(u64::MAX))
     else {
+        if !down.is_empty() && now.shards.iter().any(is_beside) {
+            let nobody = "No replica of it is up: limits come back when it does.";
+            verdict.because.push(nobody.into());
+        }
         return;
     };
     let lag = best.lag_us.map(|lag| format!(", {} behind", lasts(lag))).unwrap_or_default();
@@ -128,18 +192,17 @@ fn advise(now: &Snapshot, down: &[&Shard], verdict: &mut Verdict) {
     }
     verdict.advice.push(Advice::new("which servers are up, who takes over?", Does::Go("shards")));
     if let Some(shard) = down.first() {
-        let ping = shard.name.rsplit_once(':').map_or_else(
-            || "redis-cli ping".into(),
-            |(host, port)| {
-                let (host, port) =
-                    (crate::tui::words::quoted(host), crate::tui::words::quoted(port));
-                format!("redis-cli -h {host} -p {port} ping")
-            },
-        );
-        verdict.advice.push(Advice::new("ask that server itself", Does::Command(ping)));
+        verdict.advice.push(Advice::new("ask that server itself", ping(shard)));
     }
     let doctor = Does::Command("rlctl doctor".into());
     verdict.advice.push(Advice::new("examine the whole deployment", doctor));
+}
+
+fn ping(shard: &Shard) -> Does {
+    Does::Command(match shard.name.rsplit_once(':') {
+        None => "redis-cli ping".into(),
+        Some((host, port)) => format!("redis-cli -h {} -p {} ping", quoted(host), quoted(port)),
+    })
 }
 
 pub(super) fn slow(situation: &Situation<'_>) -> Option<Verdict> {

@@ -63,6 +63,8 @@ pub(super) fn config(situation: &Situation<'_>) -> Option<Verdict> {
     let changed = now.policy.changed_us?;
     let rise = rise(situation)?;
     let since = rise.since_us?;
+    // A gateway that was just started has just read its policy, too: there is no before to compare with.
+    let usual = rise.usual?;
     let first = now.rejected.first();
     let is_one = first.is_some_and(|first| first.share > ONE_IS_MOST);
     let is_after = since + 5_000_000 >= changed && since < changed + RULES_SUSPECT_US;
@@ -85,7 +87,7 @@ pub(super) fn config(situation: &Situation<'_>) -> Option<Verdict> {
         format!(
             "The policy changed {} before; refusals went {} -> {}.",
             lasts(since.saturating_sub(changed)),
-            rise.usual.map_or("?".into(), percent),
+            percent(usual),
             percent(rise.share)
         ),
         format!("No client has more than {} of them.", percent(first.map_or(0.0, |w| w.share))),
@@ -127,9 +129,6 @@ pub(super) fn traffic(situation: &Situation<'_>) -> Option<Verdict> {
         usual.unwrap_or_default(),
         count(now.rates.rejected)
     ));
-    if let Some(outage) = super::calm::last_outage(situation) {
-        verdict.because.insert(0, outage.told());
-    }
     if rise.since_us.is_none() {
         verdict.because.push("It has been so for as long as is known.".into());
         verdict.alarm = Alarm::Watch;

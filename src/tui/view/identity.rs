@@ -74,9 +74,10 @@ fn state(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let [table_at, foot] =
         Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).areas(inside);
     let cells = |row: usize| limit_cells(&detail.limits[row], model, paint);
-    let nothing = match &detail.trouble {
-        Some(_) => "its limits are not known",
-        None => "no rule limits it",
+    let nothing = match (&detail.trouble, &detail.blocked) {
+        (Some(_), _) => "its limits are not known",
+        (None, Some(_)) => "all it asks for is refused, whatever its limits",
+        (None, None) => "no rule limits it",
     };
     let table = Table {
         columns: &columns,
@@ -218,14 +219,14 @@ fn behaviour(
         Line::raw(format!(" passes       {}/s ({})", count(passed), percent(share(passed, asked)))),
     ];
     if no > 0.0 {
-        let tries = if passed > 0.0 { count(asked / passed) } else { "countless".into() };
+        let tries = match passed > 0.0 {
+            true => format!("{} tries for each that passes", count(asked / passed)),
+            false => "nothing passes".into(),
+        };
         let is_storm = passed <= 0.0 || asked / passed >= 3.0;
         let style = if is_storm { paint.bad() } else { paint.plain() };
         let word = if is_storm { "yes" } else { "no" };
-        all.push(Line::styled(
-            format!(" retry storm  {word}, {tries} tries for each that passes"),
-            style,
-        ));
+        all.push(Line::styled(format!(" retry storm  {word}, {tries}"), style));
         all.extend(
             honours(refused, no)
                 .map(|(text, ok)| Line::styled(text, if ok { paint.good() } else { paint.bad() })),

@@ -70,11 +70,16 @@ fn full(frame: &mut Frame<'_>, area: Rect, model: &Model) {
 fn tiny(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let paint = Paint(model.theme);
     let verdict = &model.verdict;
-    let mut lines = Vec::new();
+    // The cause first, then that limits are off, then which server, which client.
+    let (cause, rest) = verdict.headline.split_once(".  ").unwrap_or((&verdict.headline, ""));
+    let mut lines = vec![Line::styled(cause.to_string(), paint.alarm(verdict.alarm))];
     if let Some(shout) = &verdict.shout {
-        lines.push(Line::styled(shout.clone(), paint.shout()));
+        let short = shout.split(':').next().unwrap_or(shout);
+        lines.push(Line::styled(short.to_string(), paint.shout()));
     }
-    lines.push(Line::styled(verdict.headline.clone(), paint.alarm(verdict.alarm)));
+    if !rest.is_empty() {
+        lines.push(Line::raw(rest.to_string()));
+    }
     if let Some(now) = model.shown() {
         lines.extend(verdict.since(now.at_us).map(Line::raw));
         let (all, share) = (count(now.rates.all()), percent(now.rates.rejected_share()));
@@ -136,6 +141,13 @@ fn header(frame: &mut Frame<'_>, area: Rect, model: &Model) {
             spans.push(Span::styled(format!("  redis {up}/{} up", now.shards.len()), style));
         }
     }
+    // Half a figure is worse than none.
+    let mut room = usize::from(area.width);
+    spans.retain(|span| {
+        let fits = span.width() <= room;
+        room -= if fits { span.width() } else { 0 };
+        fits
+    });
     frame.buffer_mut().set_line(area.x, area.y, &Line::from(spans), area.width);
 }
 
@@ -183,17 +195,17 @@ fn banners(model: &Model, columns: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// Words in lines of so many columns.
+/// Words in lines of so many columns; a word that is longer than that is cut.
 fn folded(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
-    for word in text.split(' ') {
+    for word in text.split(' ').map(|word| fit(word, columns)) {
         match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.is_empty() => line.push_str(&word),
             Some(line) if line.width() + 1 + word.width() <= columns => {
                 line.push(' ');
-                line.push_str(word);
+                line.push_str(&word);
             }
-            _ => lines.push(word.into()),
+            _ => lines.push(word),
         }
     }
     lines
@@ -230,19 +242,28 @@ fn footer(frame: &mut Frame<'_>, area: Rect, model: &Model) {
         _ => &[
             (Action::Help, "help"),
             (Action::Quit, "quit"),
-            (Action::Open, "look closer"),
+            (Action::Open, "look"),
             (Action::NextPane, "pane"),
             (Action::NextScreen, "screen"),
-            (Action::Filter, "filter"),
-            (Action::Sort, "sort"),
             (Action::Pause, "pause"),
             (Action::Step(-1), "back in time"),
+            (Action::Filter, "filter"),
+            (Action::Sort, "sort"),
+            (Action::Command, "command"),
         ],
     };
     let mut spans = vec![Span::raw(" ")];
+    let mut room = usize::from(area.width).saturating_sub(1);
     for (action, what) in hints {
-        spans.push(Span::styled(key_of(*action), paint.strong()));
-        spans.push(Span::styled(format!(" {what}  "), paint.dim()));
+        let (key, what) = (key_of(*action), format!(" {what}  "));
+        // A hint that is cut off is none.
+        let columns = key.width() + what.trim_end().width();
+        if columns > room {
+            break;
+        }
+        room = room.saturating_sub(key.width() + what.width());
+        spans.push(Span::styled(key, paint.strong()));
+        spans.push(Span::styled(what, paint.dim()));
     }
     frame.buffer_mut().set_line(area.x, area.y, &Line::from(spans), area.width);
 }

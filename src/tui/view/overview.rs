@@ -3,17 +3,17 @@
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Paragraph, Wrap};
 
 use super::graph::spark;
 use super::paint::Paint;
 use super::table::{Table, left, right};
-use super::{lines, panel};
+use super::{folded, lines, panel};
 use crate::tui::data::{Point, Snapshot, share};
 use crate::tui::model::{Model, Pane, Screen};
 use crate::tui::rows;
-use crate::tui::verdict::Does;
+use crate::tui::verdict::{Advice, Does};
 use crate::tui::words::{count, fit, lasts, percent, shown, time, took};
 
 /// A Redis alone knows who has used how much, and not who is refused.
@@ -27,7 +27,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     }
     let is_large = area.width >= 98 && area.height >= 26;
     let todo = model.verdict.advice.len().clamp(1, 4) as u16 + 2;
-    let bottom = if is_large { 8.max(todo) } else { todo };
+    let servers = (model.shown().map_or(0, |now| now.shards.len()) as u16 + 3).min(area.height / 3);
+    let bottom = if is_large { 8.max(todo).max(servers) } else { todo };
     let events = if is_large { (area.height / 6).clamp(4, 9) } else { 0 };
     let [top, rates_at, middle, below, last] = Layout::vertical([
         Constraint::Length(verdict_rows),
@@ -61,30 +62,31 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
 
 /// As many rows as its sentences take, up to a third of the screen; up to half of a small one.
 fn verdict_height(model: &Model, area: Rect) -> u16 {
-    let width = usize::from(area.width.saturating_sub(4)).max(1);
-    let rows = |text: &str| text.chars().count().div_ceil(width).max(1);
-    let verdict = &model.verdict;
-    let all = rows(&verdict.headline)
-        + verdict.shout.as_deref().map_or(0, rows)
-        + verdict.because.iter().map(|text| rows(text)).sum::<usize>();
+    let all = sentences(model, usize::from(area.width.saturating_sub(4))).len();
     let most = usize::from(area.height / 3).max(usize::from(area.height / 2).min(7));
     (all + 2).clamp(3, most.max(3)) as u16
 }
 
-pub(super) fn verdict(frame: &mut Frame<'_>, area: Rect, model: &Model) {
+/// What is said, in lines of so many columns.
+fn sentences(model: &Model, columns: usize) -> Vec<Line<'static>> {
     let paint = Paint(model.theme);
+    let said = &model.verdict;
+    let headline = std::iter::once((&said.headline, paint.alarm(said.alarm)));
+    let shout = said.shout.iter().map(|text| (text, paint.shout()));
+    let because = said.because.iter().map(|text| (text, paint.plain()));
+    let all = headline.chain(shout).chain(because);
+    let in_lines = |(text, style): (&String, Style)| {
+        folded(text, columns).into_iter().map(move |line| Line::styled(line, style))
+    };
+    all.flat_map(in_lines).collect()
+}
+
+pub(super) fn verdict(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let Some(now) = model.shown() else { return };
     let since = model.verdict.since(now.at_us).unwrap_or_default();
     let inside = panel(frame, area, model, ("VERDICT", &since, false));
     let inside = Rect { x: inside.x + 1, width: inside.width.saturating_sub(2), ..inside };
-    let headline = model.verdict.headline.clone();
-    let mut text = vec![Line::styled(headline, paint.alarm(model.verdict.alarm))];
-    if let Some(shout) = &model.verdict.shout {
-        text.push(Line::styled(shout.clone(), paint.shout()));
-    }
-    let because = model.verdict.because.iter();
-    text.extend(because.map(|why| Line::raw(why.clone())));
-    frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), inside);
+    lines(frame, inside, &sentences(model, usize::from(inside.width)));
 }
 
 /// How much, and how much of it is refused: the last minutes.
@@ -115,7 +117,7 @@ fn rates(frame: &mut Frame<'_>, area: Rect, model: &Model, now: &Snapshot) {
     ]);
     let second = Line::styled(
         format!(
-            " decision p50/p99 {}/{}   429 {}/s   shadow {}/s   quotas {} in warning, {} used up",
+            " decision p50/p99 {}/{}   429 {}/s   shadow {}/s   quotas {} low, {} used up",
             took(now.p50_us),
             took(now.p99_us),
             count(now.rates.rejected),
@@ -271,25 +273,46 @@ fn todo_list(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let focused = is_focused(model, Pane::Todo);
     let inside = panel(frame, area, model, ("WHAT TO DO", "press the number", focused));
     let marked = model.marked_in(Pane::Todo, ["0", "1", "2", "3", "4", "5"].into_iter());
-    let line = |(n, advice): (usize, &crate::tui::verdict::Advice)| {
-        let note = match &advice.does {
-            Does::Act(_) if !model.write => " (write mode)",
-            Does::Command(_) => " (copies the command)",
-            _ => "",
-        };
-        let room = usize::from(inside.width).saturating_sub(5 + note.len());
-        let text = format!(" {}  {}", n + 1, fit(&advice.text, room));
+    let advice = &model.verdict.advice;
+    // What is too long for a line takes another one where there is one to spare.
+    let mut spare = usize::from(inside.height).saturating_sub(advice.len());
+    let mut all: Vec<Line<'_>> = Vec::new();
+    for (n, advice) in advice.iter().enumerate() {
         let style = if focused && n == marked { paint.marked() } else { paint.plain() };
-        Line::from(vec![Span::styled(text, style), Span::styled(note, paint.dim())])
-    };
-    let all: Vec<Line<'_>> = model.verdict.advice.iter().enumerate().map(line).collect();
+        let told = told(advice, model.write, usize::from(inside.width).saturating_sub(5), spare);
+        spare = spare.saturating_sub(told.len() - 1);
+        for (row, text) in told.into_iter().enumerate() {
+            let number = if row == 0 { (n + 1).to_string() } else { " ".into() };
+            let (text, note) = text;
+            let spans = [Span::styled(format!(" {number}  {text}"), style)];
+            all.push(Line::from_iter(spans.into_iter().chain([Span::styled(note, paint.dim())])));
+        }
+    }
     lines(frame, inside, &all);
+}
+
+/// One thing to do in at most `spare` lines more than one, and beside its end what the number does.
+fn told(advice: &Advice, write: bool, columns: usize, spare: usize) -> Vec<(String, &'static str)> {
+    let note = match &advice.does {
+        Does::Act(_) if !write => " (write mode)",
+        Does::Command(_) => " (copies the command)",
+        _ => "",
+    };
+    // The note stays in one piece.
+    let glued = note.trim_start().replace(' ', "\u{a0}");
+    let mut rows = folded(format!("{} {glued}", advice.text).trim_end(), columns);
+    if rows.len() > spare + 1 {
+        return vec![(fit(&advice.text, columns.saturating_sub(note.len())), note)];
+    }
+    let last = rows.pop().unwrap_or_default();
+    let last = last.strip_suffix(&glued).unwrap_or(&last).trim_end().to_string();
+    rows.into_iter().map(|row| (row, "")).chain([(last, note)]).collect()
 }
 
 fn events_list(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let Some(now) = model.shown() else { return };
     let focused = is_focused(model, Pane::Events);
-    let list = rows::events(now, &model.filter);
+    let list = rows::news(now, &model.filter);
     let inside = panel(frame, area, model, ("EVENTS", "latest first", focused));
     let marked = focused.then(|| {
         let numbers: Vec<String> = (0..list.len()).map(|n| n.to_string()).collect();

@@ -35,7 +35,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
         let [left_half, right_half] = Layout::horizontal(halves).areas(gateways_at);
         gateways(frame, left_half, model);
         let inside = panel(frame, right_half, model, ("TIMELINE", "latest first", false));
-        let list = rows::events(now, &model.filter);
+        let list = rows::news(now, &model.filter);
         super::lists::event_rows(frame, inside, model, &list, None);
     } else {
         gateways(frame, gateways_at, model);

@@ -52,7 +52,10 @@ impl Table<'_> {
         // What there is no room for is left out, from the right.
         let heads = self.columns.iter().map(|c| (c.head.to_string(), paint.dim()));
         let mut lines = vec![self.line(heads.collect(), &widths, " ", None)];
-        let room = usize::from(area.height) - 1;
+        let mut room = usize::from(area.height) - 1;
+        // Where a row can be spared it tells how many there are beside those that are seen.
+        let is_told = self.rows > room && room > 3;
+        room -= usize::from(is_told);
         if self.rows == 0 {
             lines.push(Line::styled(format!(" {}", self.nothing), paint.dim()));
         }
@@ -62,6 +65,10 @@ impl Table<'_> {
             let sign = if is_marked { ">" } else { " " };
             let style = (is_marked && self.focused).then(|| paint.marked());
             lines.push(self.line((self.cells)(row), &widths, sign, style));
+        }
+        if is_told {
+            let text = format!(" ({} more)", self.rows - room);
+            lines.push(Line::styled(text, paint.dim()));
         }
         for (line, y) in lines.iter().zip(area.y..area.bottom()) {
             frame.buffer_mut().set_line(area.x, y, line, area.width);

@@ -67,6 +67,11 @@ impl Map {
         (self.topology == Topology::Cluster).then(|| slot(key))
     }
 
+    fn places(&self) -> Vec<Place> {
+        let each = |node: &Node| server(node.place()).into_iter().chain(node.replicas.clone());
+        self.primaries.iter().flat_map(each).collect()
+    }
+
     pub fn covered_slots(&self) -> usize {
         let covered = |slot: &u16| self.primaries.iter().any(|primary| primary.serves(*slot));
         (0..SLOTS).filter(covered).count()
@@ -86,7 +91,7 @@ impl Deployment {
         address: &RedisAddress,
         patience: Micros,
     ) -> Result<Deployment, StoreError> {
-        let map = Mutex::new(Arc::new(find(address, patience).await?));
+        let map = Mutex::new(Arc::new(find(address, None, patience).await?));
         Ok(Deployment { address: address.clone(), patience, map })
     }
 
@@ -99,8 +104,11 @@ impl Deployment {
         self.address.to_string()
     }
 
-    async fn look_again(&self) -> Result<(), StoreError> {
-        let found = Arc::new(find(&self.address, self.patience).await?);
+    /// Finds and connects to all of them anew. Servers that were found before are asked, too: those
+    /// that the address names may be the very ones that are away.
+    pub async fn look_again(&self) -> Result<(), StoreError> {
+        let before = self.map();
+        let found = Arc::new(find(&self.address, Some(&before), self.patience).await?);
         *self.map.lock().unwrap_or_else(PoisonError::into_inner) = found;
         Ok(())
     }
@@ -206,22 +214,22 @@ fn server(place: &str) -> Option<Place> {
     Some(Place { host: host.into(), port: port.parse().ok()? })
 }
 
-async fn find(address: &RedisAddress, patience: Micros) -> Result<Map, StoreError> {
-    let (mut topology, mut address) = match address.at() {
-        At::Server(_) => (Topology::Standalone, address.clone()),
-        At::Sentinel(_) => (Topology::Sentinel, address.clone()),
-        At::Cluster(_) => (Topology::Cluster, address.clone()),
+async fn find(
+    address: &RedisAddress,
+    before: Option<&Map>,
+    patience: Micros,
+) -> Result<Map, StoreError> {
+    let topology = match before {
+        Some(map) => map.topology,
+        None => topology(address, patience).await?,
     };
-    if topology == Topology::Standalone {
-        // A node of a cluster leads to all of it. Whoever may not ask takes it for one server.
-        let console = Console::connect(&address, patience).await?;
-        let info = console.text(&["INFO", "cluster"]).await.unwrap_or_default();
-        if info.contains("cluster_enabled:1") {
-            (topology, address) = (Topology::Cluster, address.of_cluster());
-        }
-    }
+    let address = match topology {
+        Topology::Cluster => address.of_cluster(),
+        _ => address.clone(),
+    };
+    let known = before.map(Map::places).unwrap_or_default();
     let mut map = Map { topology, primaries: Vec::new(), missing: Vec::new() };
-    for found in primaries(&address, patience).await? {
+    for found in primaries(&address, &known, patience).await? {
         let console = match Console::connect(&found.address, patience).await {
             Ok(console) => console,
             Err(error) => {
@@ -241,6 +249,19 @@ async fn find(address: &RedisAddress, patience: Micros) -> Result<Map, StoreErro
         (true, Some((_, error))) => Err(error.clone()),
         _ => Ok(map),
     }
+}
+
+async fn topology(address: &RedisAddress, patience: Micros) -> Result<Topology, StoreError> {
+    match address.at() {
+        At::Sentinel(_) => return Ok(Topology::Sentinel),
+        At::Cluster(_) => return Ok(Topology::Cluster),
+        At::Server(_) => {}
+    }
+    // A node of a cluster leads to all of it. Whoever may not ask takes it for one server.
+    let console = Console::connect(address, patience).await?;
+    let info = console.text(&["INFO", "cluster"]).await.unwrap_or_default();
+    let is_of_cluster = info.contains("cluster_enabled:1");
+    Ok(if is_of_cluster { Topology::Cluster } else { Topology::Standalone })
 }
 
 /// Those that a master says it has; none where it may not be asked.

@@ -2,7 +2,7 @@
 
 use super::address::{At, RedisAddress};
 use super::sentinel::Watch;
-use super::slots::SLOTS;
+use super::slots::{Place, SLOTS};
 use super::survey::Survey;
 use crate::engine::clock::Micros;
 use crate::engine::store::StoreError;
@@ -18,9 +18,11 @@ pub struct Primary {
     pub replicas: Vec<RedisAddress>,
 }
 
-/// All primaries behind an address: one, or those of a cluster in the order of their slots.
+/// All primaries behind an address: one, or those of a cluster in the order of their slots. `known`
+/// are further servers of a cluster, that can be asked as well as those that the address names.
 pub async fn primaries(
     address: &RedisAddress,
+    known: &[Place],
     patience: Micros,
 ) -> Result<Vec<Primary>, StoreError> {
     let unreachable = |why: String| StoreError::Unreachable { url: address.to_string(), why };
@@ -34,7 +36,7 @@ pub async fn primaries(
         }
         At::Cluster(seeds) => {
             let mut survey = Survey::new(seeds.clone());
-            let view = survey.look(std::iter::empty(), patience.into()).await;
+            let view = survey.look(known.iter().cloned(), patience.into()).await;
             let mut found: Vec<Primary> = Vec::new();
             for range in view.map_err(unreachable)?.ranges {
                 let of = |place| RedisAddress::beside(&seeds[0], place);
