@@ -42,6 +42,10 @@ fn outage() -> Journal {
     for (at, state) in [(0.0, "closed"), (20.3, "open"), (28.2, "half-open"), (28.25, "closed")] {
         journal.set(Gauge::Breaker, seconds(at), Value::Word(state.into()));
     }
+    // Throttled for no time at all.
+    for (at, state) in [(0.0, "normal"), (20.0, "throttled"), (20.0, "normal")] {
+        journal.set(Gauge::State("user:9".into()), seconds(at), Value::Word(state.into()));
+    }
     journal
 }
 
@@ -73,6 +77,8 @@ fn what_is_true_holds_and_what_is_not_does_not() {
         ("p99(response) over 1s < 2ms", false),
         ("max(response){outcome=rejected} == 50ms", true),
         ("p50(response){outcome=allowed} <= 1.4ms", true),
+        ("state(user:9) becomes throttled within 1s of 'primary dies'", true),
+        ("state(user:9) becomes warning within 1s of 'primary dies'", false),
         ("always retry_after in 0s..60s", true),
         ("retry_after in 3s..60s", false),
         // user:1 and user:2 take turns at 10/s: 5 each in any second.

@@ -27,7 +27,7 @@ limit = \"5/1s\"
 /// hint.
 type Wrong = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
-const WRONG: [Wrong; 66] = [
+const WRONG: [Wrong; 69] = [
     ("name = \"n\"", "", "1:1", "needs `name`", "name ="),
     ("run = \"10s\"", "", "1:1", "needs `run`", "90s"),
     ("run = \"10s\"", "run = 10", "2:7", "found the number 10", "run = \"90s\""),
@@ -146,6 +146,27 @@ const WRONG: [Wrong; 66] = [
         "6:9",
         "cannot use these rules",
         "rlctl rules lint",
+    ),
+    (
+        "limit = \"5/1s\"",
+        "limit = \"5/1s\"\nconcurrency = { max = 2 }",
+        "7:1",
+        "take no time",
+        "takes = ",
+    ),
+    (
+        "\"user:1\"",
+        "\"user:1\", takes = \"1s\"",
+        "4:59",
+        "nobody counts how many",
+        "concurrency = { max",
+    ),
+    (
+        "limit = \"5/1s\"",
+        "limit = \"5/1s\"\nconcurrency = { max = 2, wiat = \"1s\" }",
+        "7:26",
+        "`wiat` is not a key",
+        "`wait`?",
     ),
     ("[limiter.api]", "[limiter.API]", "5:10", "cannot be a name", "headers, metrics"),
     (
@@ -480,6 +501,46 @@ fn watching_sees_files_that_are_read_and_not_those_that_are_written() {
     assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
     assert_eq!(running.wait().expect("it ends").code(), Some(130));
     assert!(!told().contains("error"), "a report is no scenario: {}", told());
+}
+
+/// The first is under way for a second. Whoever comes after that is refused by the limit, and takes
+/// no place from the next, who would else be told to come back in a second.
+#[test]
+fn who_is_refused_is_not_under_way() {
+    let file = WHOLE
+        .replace("rate = \"10/s\",", "rate = \"5/s\", takes = \"1s\",")
+        .replace("5/1s\"", "1/10s\"\nconcurrency = { max = 1, wait = \"0s\" }")
+        .replace("errors == 0", "retry_after during 1.1s..2s in 8s..9s");
+    let folder = with(&[("s.toml", &file)]);
+    let output = run_in(folder.path(), &["scenario", "run", "s.toml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+}
+
+#[test]
+fn a_report_of_an_earlier_run_is_no_scenario() {
+    let folder = with(&[("s.toml", WHOLE)]);
+    let run = |arguments: &[&str]| {
+        let mut all = vec!["scenario", "run", "."];
+        all.extend(arguments);
+        run_in(folder.path(), &all)
+    };
+    assert_eq!(run(&["--report", "json=report.json"]).status.code(), Some(0));
+    let again = run(&[]);
+    assert_eq!(again.status.code(), Some(0), "{}", text(&again.stderr));
+    fs::write(folder.path().join("report.json"), "{ \"schema\": 1 }").expect("written");
+    assert_eq!(run(&[]).status.code(), Some(3), "a file that is wrong is not passed over");
+}
+
+#[test]
+fn each_command_has_a_help_of_its_own() {
+    for (verb, words) in [("check", "that is wrong"), ("list", "names"), ("explain", "timeline")] {
+        let output = run_in(Path::new("."), &["scenario", verb, "--help"]);
+        let said = text(&output.stdout);
+        assert!(
+            said.contains(words) && said.contains(&format!("rlctl scenario {verb} scen")),
+            "{said}"
+        );
+    }
 }
 
 #[test]

@@ -1,55 +1,25 @@
 //! `rlctl check --gateway`: the decision is taken by a gateway, by its rules.
 
-use reqwest::{Method, StatusCode};
-use serde::Deserialize;
-use serde_json::json;
-
 use super::check::{Args, Report, headline, replicas_line};
 use super::{Context, Exit, Failure};
 use crate::engine::clock::Micros;
-use crate::engine::durability::Confirmed;
-use crate::engine::limiter::Shadow;
+use crate::ops::checks::{Answer as Told, Question};
 use crate::output::{SCHEMA, Tone, Untrusted, about};
-
-/// What a gateway answers; a charge can be given back through its API only.
-#[derive(Debug, Deserialize)]
-struct Told {
-    allowed: bool,
-    outcome: String,
-    limit: Option<u64>,
-    capacity: Option<u64>,
-    remaining: Option<u64>,
-    retry_after_us: Option<u64>,
-    reset_after_us: Option<u64>,
-    delay_us: u64,
-    rule: Option<String>,
-    algorithm: Option<String>,
-    state: Option<String>,
-    degraded: Option<String>,
-    replicas: Option<Confirmed>,
-    shadow: Vec<Shadow>,
-}
 
 pub(super) async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if args.cost.get() > 0 {
         context.allow_write()?;
     }
     let gateway = context.one_gateway()?;
-    let question = json!({
-        "identity": args.identity.as_str(),
-        "endpoint": args.target.endpoint,
-        "method": args.target.method,
-        "cost": args.cost.get(),
-        "idempotency_key": args.idempotency_key,
-    });
-    let expected = [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
-    let path = "/api/v1/rate-limit/check";
-    let (_, answer) = gateway.ask(Method::POST, path, Some(&question), &expected).await?;
-    let told: Told = serde_json::from_value(answer).map_err(|error| {
-        let at = gateway.at();
-        let what = format!("{at} answers no decision ({error}); is it the --admin address?");
-        Failure::new(Exit::Unreachable, what)
-    })?;
+    let question = Question {
+        identity: args.identity.as_str(),
+        endpoint: args.target.endpoint.as_deref(),
+        method: args.target.method.as_deref(),
+        cost: args.cost.get(),
+        idempotency_key: args.idempotency_key.as_deref(),
+        ..Question::default()
+    };
+    let told = gateway.check(&question).await?;
     context.print_one(&report(args, &told), || in_words(args, &told, context))?;
     Ok(if told.allowed { Exit::Fine } else { Exit::AnswerIsNo })
 }

@@ -44,6 +44,7 @@ mod rules_effective;
 mod rules_file;
 mod rules_store;
 mod scenario;
+mod scenario_live;
 mod scenario_run;
 mod scenario_watch;
 mod schema;

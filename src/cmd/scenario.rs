@@ -37,20 +37,32 @@ pub(super) struct Args {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(RunArgs),
+    /// Check scenarios: everything that is wrong in the files, and where
+    ///
+    /// Exit 0 when they can be run, 3 when one cannot. With -o json all findings go to stdout.
+    #[command(after_help = "\
+Examples:
+  rlctl scenario check scenarios/
+  rlctl scenario check burst.toml -o json")]
     Check(PathArgs),
+    /// List scenarios: names, how long they run, how much they expect
+    #[command(after_help = "\
+Examples:
+  rlctl scenario list scenarios/
+  rlctl scenario list scenarios/ -o json")]
     List(PathArgs),
+    /// Explain scenarios in words, with a timeline, before they run
+    #[command(after_help = "\
+Examples:
+  rlctl scenario explain scenarios/boundary-burst.toml
+  rlctl scenario explain scenarios/ -o json")]
     Explain(PathArgs),
     Schema(SchemaArgs),
     Init(InitArgs),
 }
 
-/// Check, list or explain scenarios without running them
+// Its doc comment would be the help of every command that has it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  rlctl scenario check scenarios/
-  rlctl scenario list scenarios/ -o json
-  rlctl scenario explain scenarios/boundary-burst.toml")]
 struct PathArgs {
     /// Scenario files, TOML or JSON, or folders of them
     #[arg(value_name = "PATH", required = true)]

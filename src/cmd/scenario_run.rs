@@ -14,21 +14,17 @@ use super::printing::tell;
 use super::rules_file::print_findings;
 use super::scenario::usable;
 use super::scenario_watch::{Outputs, stamps};
-use super::simulate_trace::Interruption;
-use super::{Context, Exit, Failure, OPERATOR_DEADLINE};
-use crate::engine::clock::Micros;
+use super::{Context, Exit, Failure, scenario_live};
 use crate::engine::config::ConfigErrors;
-use crate::ops::local_redis::{self, LocalRedis, LocalRedisError, Plan};
-use crate::output::{Format as Form, Untrusted};
+use crate::output::Format as Form;
 use crate::scenario::Scenario;
 use crate::scenario::report::{Csv, Event, GitHub, Human, JUnit, Json, Report, Summary, Tap};
-use crate::scenario::run::live::{self, Live, Spawned};
 use crate::scenario::run::{self, Outcome};
 
 /// How often `--watch` looks for changes.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 
-/// Run scenarios in virtual time
+/// Run scenarios, in virtual time or live
 ///
 /// Exit 0 when everything was as expected, 4 when something was not, 3 when a file cannot be used.
 #[derive(Debug, clap::Args)]
@@ -40,14 +36,15 @@ Examples:
   rlctl scenario run scenarios/ --report junit=report.xml --report tap=report.tap
   rlctl scenario run scenarios/ --format github  annotations and a step summary
   rlctl scenario run burst.toml --watch          again after every change of a file
-  rlctl scenario run down.toml --live --spawn single   in real time, on a Redis that is killed")]
+  rlctl scenario run down.toml --live --spawn single   in real time, on a Redis that is killed
+  rlctl scenario run burst.toml --live --gateway http://127.0.0.1:9090   by its rules")]
 pub(super) struct RunArgs {
     /// Scenario files, TOML or JSON, or folders of them
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     /// In place of the seeds in the files
     #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    pub(super) seed: Option<u64>,
     /// Only scenarios with this in their name or path
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
@@ -59,7 +56,7 @@ pub(super) struct RunArgs {
     jobs: Option<u16>,
     /// Stop after the first scenario that is not as expected
     #[arg(long)]
-    fail_fast: bool,
+    pub(super) fail_fast: bool,
     /// Also write a report: junit=FILE, json=FILE or tap=FILE; may repeat
     #[arg(long = "report", value_name = "KIND=FILE", value_parser = parse_report)]
     reports: Vec<(Kind, PathBuf)>,
@@ -69,12 +66,12 @@ pub(super) struct RunArgs {
     /// Run again whenever a file changes, until Ctrl-C
     #[arg(long)]
     watch: bool,
-    /// In real time, one after the other, on the Redis of --redis or of --spawn
+    /// In real time, one after the other: against --gateway, on the Redis of --redis or of --spawn
     #[arg(long, conflicts_with_all = ["watch", "jobs"])]
     live: bool,
     /// With --live: start a Redis for it, break it as the files say, and end it
     #[arg(long, value_enum, requires = "live")]
-    spawn: Option<Spawn>,
+    pub(super) spawn: Option<Spawn>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -89,7 +86,7 @@ enum Format {
 
 /// What `--spawn` starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Spawn {
+pub(super) enum Spawn {
     /// One server
     Single,
     /// A master, two replicas, three sentinels
@@ -122,7 +119,7 @@ fn parse_report(text: &str) -> Result<(Kind, PathBuf), String> {
 
 pub(super) async fn run(args: RunArgs, context: &Context) -> Result<Exit, Failure> {
     if args.live {
-        return live(&args, context).await;
+        return scenario_live::run(&args, context).await;
     }
     if !args.watch {
         return once(&args, context);
@@ -154,14 +151,14 @@ fn once(args: &RunArgs, context: &Context) -> Result<Exit, Failure> {
 }
 
 /// What reporters are told, and what it comes to.
-struct Telling {
+pub(super) struct Telling {
     reporters: Vec<Box<dyn Report>>,
     summary: Summary,
     failed: Option<String>,
 }
 
 impl Telling {
-    fn new(args: &RunArgs, context: &Context, count: usize) -> Result<Telling, Failure> {
+    pub(super) fn new(args: &RunArgs, context: &Context, count: usize) -> Result<Telling, Failure> {
         let reporters = reporters(args, context)?;
         let mut telling = Telling { reporters, summary: Summary::default(), failed: None };
         telling.event(Event::Began(count))?;
@@ -179,7 +176,7 @@ impl Telling {
         Ok(())
     }
 
-    fn tell(&mut self, scenario: &Scenario, ran: Ran) -> Result<(), Failure> {
+    pub(super) fn tell(&mut self, scenario: &Scenario, ran: Ran) -> Result<(), Failure> {
         let why = match ran {
             Ran::Ended(outcome) => {
                 self.summary.add(&outcome);
@@ -193,7 +190,7 @@ impl Telling {
         self.event(Event::Skipped { title: &title, file: &file, why: &why })
     }
 
-    fn finish(mut self) -> Result<Exit, Failure> {
+    pub(super) fn finish(mut self) -> Result<Exit, Failure> {
         let summary = self.summary;
         self.event(Event::Finished(&summary))?;
         match self.failed {
@@ -204,80 +201,8 @@ impl Telling {
     }
 }
 
-/// Runs scenarios in real time; whatever was started for it is ended, also after Ctrl-C.
-async fn live(args: &RunArgs, context: &Context) -> Result<Exit, Failure> {
-    let scenarios = chosen(args, context)?;
-    let Some(spawn) = args.spawn else {
-        let Some(url) = &context.redis else {
-            let what = "--live needs a Redis: --redis URL, or --spawn single to start one";
-            return Err(Failure::usage(what));
-        };
-        let live = Live::Given(context.options(url, OPERATOR_DEADLINE)?.address);
-        return run_live(&scenarios, args, context, &live).await;
-    };
-    let (kind, masters, replicas) = match spawn {
-        Spawn::Single => (local_redis::Kind::Single, 1, 0),
-        Spawn::Sentinel => (local_redis::Kind::Sentinel, 1, 2),
-        Spawn::Cluster => (local_redis::Kind::Cluster, 3, 1),
-    };
-    let node_timeout = Micros::SECOND;
-    let plan = Plan { kind, masters, replicas, base_port: 0, node_timeout, config: Vec::new() };
-    let folder = std::env::temp_dir().join(format!("rlctl-scenario-{}", std::process::id()));
-    context.note(format!("starting a Redis in {}", folder.display()));
-    let cannot = |error: LocalRedisError| Failure::new(Exit::Unreachable, error);
-    let tell = |words: &str| context.detail(words);
-    let local = tokio::select! {
-        up = LocalRedis::up(&folder, &plan, &tell) => up.map_err(cannot)?,
-        _ = tokio::signal::ctrl_c() => {
-            // What runs by now is ended; perhaps nothing does.
-            if let Ok(mut begun) = LocalRedis::open(&folder) {
-                begun.down().await.map_err(cannot)?;
-            }
-            return Ok(Exit::Interrupted);
-        }
-    };
-    let live = Live::Spawned(Box::new(Spawned::new(local)));
-    let ended = run_live(&scenarios, args, context, &live).await;
-    if let Live::Spawned(ours) = live {
-        ours.down().await.map_err(cannot)?;
-    }
-    ended
-}
-
-async fn run_live(
-    scenarios: &[Scenario],
-    args: &RunArgs,
-    context: &Context,
-    on: &Live,
-) -> Result<Exit, Failure> {
-    let mut interruption = Interruption::new()?;
-    let mut telling = Telling::new(args, context, scenarios.len())?;
-    for scenario in scenarios {
-        let ran = match on.refuses(scenario) {
-            Some(why) => Ran::Skipped(why),
-            None => {
-                context.note(format!("{} takes {}", Untrusted(&scenario.title()), scenario.run));
-                match live::run(scenario, args.seed, on, interruption.come()).await {
-                    Ok(Some(outcome)) => Ran::Ended(outcome),
-                    Ok(None) => {
-                        telling.finish()?;
-                        return Ok(Exit::Interrupted);
-                    }
-                    Err(error) => return Err(Failure::new(Exit::Unreachable, error)),
-                }
-            }
-        };
-        let failed = matches!(&ran, Ran::Ended(outcome) if !outcome.passed());
-        telling.tell(scenario, ran)?;
-        if failed && args.fail_fast {
-            break;
-        }
-    }
-    telling.finish()
-}
-
 /// What became of a scenario.
-enum Ran {
+pub(super) enum Ran {
     Ended(Outcome),
     Skipped(String),
     Failed(String),
@@ -290,7 +215,7 @@ fn run_one(scenario: &Scenario, seed: Option<u64>) -> Ran {
     run::run(scenario, seed).map_or_else(Ran::Failed, Ran::Ended)
 }
 
-fn chosen(args: &RunArgs, context: &Context) -> Result<Vec<Scenario>, Failure> {
+pub(super) fn chosen(args: &RunArgs, context: &Context) -> Result<Vec<Scenario>, Failure> {
     let outputs = Outputs::of(args.reports.iter().map(|(_, path)| path.as_path()));
     let (all, warnings) = usable(&args.paths, |path| !outputs.contain(path))?;
     if !context.quiet {

@@ -3,13 +3,16 @@
 //! bounded by the requests that a process takes on.
 
 use std::collections::HashMap;
+use std::future::Future;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
+use futures_util::future::{Either, select};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::clock::Micros;
+use super::clock::{Micros, VirtualClock};
 use super::identity::Identity;
 use super::plan::Question;
 
@@ -27,6 +30,8 @@ pub struct AtOnce {
 #[derive(Debug, Default)]
 pub struct Concurrency {
     under_way: Mutex<HashMap<Key, Slot, RandomState>>,
+    /// None: time is that of the machine.
+    clock: Option<Arc<VirtualClock>>,
 }
 
 type Key = (Identity, String);
@@ -57,7 +62,43 @@ pub struct Busy {
     pub at_once: AtOnce,
 }
 
+/// The end of a wait.
+enum Until {
+    Real(Instant),
+    Virtual(Arc<VirtualClock>, Micros),
+}
+
+impl Until {
+    /// Whether something comes before it.
+    async fn lets(&self, something: impl Future<Output = ()>) -> bool {
+        match self {
+            Until::Real(end) => timeout_at(*end, something).await.is_ok(),
+            Until::Virtual(clock, end) => {
+                let end = pin!(clock.sleep_until(*end));
+                matches!(select(pin!(something), end).await, Either::Left(_))
+            }
+        }
+    }
+}
+
 impl Concurrency {
+    /// Where time is made: see [`VirtualClock`].
+    pub fn in_virtual_time(clock: Arc<VirtualClock>) -> Concurrency {
+        Concurrency { clock: Some(clock), ..Concurrency::default() }
+    }
+
+    /// Whichever time it waits in.
+    pub(super) fn now(&self) -> Micros {
+        self.clock.as_ref().map_or_else(Micros::now, |clock| clock.now())
+    }
+
+    fn after(&self, wait: Micros) -> Until {
+        match &self.clock {
+            None => Until::Real(Instant::now() + wait.into()),
+            Some(clock) => Until::Virtual(clock.clone(), clock.now() + wait),
+        }
+    }
+
     /// Places for one request under all rules that count what is under way; all or none.
     pub(super) async fn enter(
         self: &Arc<Concurrency>,
@@ -79,13 +120,13 @@ impl Concurrency {
     }
 
     async fn take(self: &Arc<Concurrency>, key: Key, at_once: AtOnce) -> Result<Place, Busy> {
-        let until = Instant::now() + at_once.wait.into();
+        let until = self.after(at_once.wait);
         loop {
             let freed = match self.try_take(&key, at_once.max) {
                 Ok(()) => return Ok(Place { _held: Arc::new(Held { table: self.clone(), key }) }),
                 Err(freed) => freed,
             };
-            if timeout_at(until, freed.notified()).await.is_err() {
+            if !until.lets(freed.notified()).await {
                 let (identity, rule) = key;
                 return Err(Busy { identity, rule, at_once });
             }

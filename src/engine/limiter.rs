@@ -180,12 +180,19 @@ impl Lent<'_> {
             }
             Plan::Ask(questions) => questions,
         };
-        let places = match demand.under_way {
-            None => Vec::new(),
-            Some(under_way) => match under_way.enter(&questions.enforced).await {
-                Ok(places) => places,
-                Err(busy) => return Ok(Verdict::refused(Reached::Busy(busy))),
-            },
+        let (places, demand) = match demand.under_way {
+            None => (Vec::new(), demand),
+            Some(under_way) => {
+                let began = demand.at.map(|at| (at, under_way.now()));
+                match under_way.enter(&questions.enforced).await {
+                    Ok(places) => {
+                        // Whoever gave the time gave it before the wait.
+                        let at = began.map(|(at, began)| at + (under_way.now() - began));
+                        (places, Demand { at, ..demand })
+                    }
+                    Err(busy) => return Ok(Verdict::refused(Reached::Busy(busy))),
+                }
+            }
         };
         let spent = asking.spent;
         let mut verdict = match self.decide_alone(&questions, demand) {

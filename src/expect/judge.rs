@@ -16,6 +16,8 @@ const MAX_WINDOWS: u64 = 50_000_000;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     pub holds: bool,
+    /// Only because of what the measurement may be off: see [`Measured::give`].
+    pub is_given: bool,
     /// The value that decided: the worst one, or with `becomes` how long it took, in microseconds.
     pub measured: Option<Value>,
     pub unit: Unit,
@@ -109,11 +111,19 @@ fn holds_everywhere(
     of: &dyn Measured,
 ) -> Result<Verdict, NotMeasured> {
     let unit = assertion.metric.unit();
-    let samples = samples(assertion, &range, of)?;
-    let worst =
-        samples.into_iter().max_by(|(a, _), (b, _)| miss(claim, a).total_cmp(&miss(claim, b)));
-    let Some((value, at)) = worst else { return Ok(nothing(assertion, range, of.end())) };
-    let holds = fulfils(claim, &value);
+    let looked_at = samples(assertion, &range, of)?.into_iter().map(|(value, at)| {
+        let give = match fulfils(claim, &value, 0.0) {
+            true => 0.0,
+            false => of.give(&assertion.metric, &assertion.labels, &at),
+        };
+        (!fulfils(claim, &value, give), give, value, at)
+    });
+    // What fails is worse than what is further off and may be.
+    let worst = looked_at
+        .max_by(|a, b| a.0.cmp(&b.0).then(miss(claim, &a.2).total_cmp(&miss(claim, &b.2))));
+    let Some((fails, give, value, at)) = worst else {
+        return Ok(nothing(assertion, range, of.end()));
+    };
     let windowed = assertion.window.is_some() || at != range;
     let place = match at.end == at.start {
         true => format!(" at {}", at.start),
@@ -121,8 +131,14 @@ fn holds_everywhere(
     };
     let where_ = if windowed { place } else { String::new() };
     let extreme = if assertion.window.is_some() { " at worst" } else { "" };
-    let words = format!("{}{extreme}{where_}; wanted {}", value.show(unit), claim.show(unit));
-    Ok(Verdict { holds, measured: Some(value), unit, at: Some(at), words })
+    let (shown, wanted) = (value.show(unit), claim.show(unit));
+    let words = format!("{shown}{extreme}{where_}; wanted {wanted}{}", off_by(give, unit));
+    let (holds, is_given) = (!fails, !fails && give > 0.0);
+    Ok(Verdict { holds, is_given, measured: Some(value), unit, at: Some(at), words })
+}
+
+fn off_by(give: f64, unit: Unit) -> String {
+    if give > 0.0 { format!(", give or take {}", unit.show(give)) } else { String::new() }
 }
 
 /// There was nothing to judge: no request of the kind, or no whole window.
@@ -138,33 +154,35 @@ fn nothing(assertion: &Assertion, range: Range<Micros>, end: Micros) -> Verdict 
         _ if holds => "no rejection named a wait".into(),
         _ => "nothing was measured".into(),
     };
-    Verdict { holds, measured: None, unit, at: None, words }
+    Verdict { holds, is_given: false, measured: None, unit, at: None, words }
 }
 
-fn fulfils(claim: &Claim, value: &Value) -> bool {
+/// `more` is given beside what the claim gives.
+fn fulfils(claim: &Claim, value: &Value, more: f64) -> bool {
     match (claim, value) {
         (Claim::In(Value::Number(low), Value::Number(high)), Value::Number(v)) => {
-            (*low..=*high).contains(v)
+            (*low - more..=*high + more).contains(v)
         }
-        (Claim::Compare(comparison, bound), value) => compares(*comparison, bound, value),
-        (Claim::Becomes { bound, .. }, value) => compares(Comparison::Equal, bound, value),
+        (Claim::Compare(comparison, bound), value) => compares(*comparison, bound, value, more),
+        (Claim::Becomes { bound, .. }, value) => compares(Comparison::Equal, bound, value, more),
         _ => false,
     }
 }
 
-fn compares(comparison: Comparison, bound: &Bound, value: &Value) -> bool {
+fn compares(comparison: Comparison, bound: &Bound, value: &Value, more: f64) -> bool {
     let (Value::Number(value), Value::Number(wanted)) = (value, &bound.value) else {
         let equal = *value == bound.value;
         return if comparison == Comparison::NotEqual { !equal } else { equal };
     };
     // What a division leaves in the last digits is no difference.
-    let give = tolerance(bound) + wanted.abs() * 1e-12;
+    let own = tolerance(bound);
+    let give = own + more + wanted.abs() * 1e-12;
     match comparison {
         Comparison::Equal => (value - wanted).abs() <= give,
-        Comparison::NotEqual => (value - wanted).abs() > give,
-        Comparison::Less => *value < wanted + tolerance(bound),
+        Comparison::NotEqual => (value - wanted).abs() > give - more,
+        Comparison::Less => *value < wanted + own + more,
         Comparison::AtMost => *value <= wanted + give,
-        Comparison::More => *value > wanted - tolerance(bound),
+        Comparison::More => *value > wanted - own - more,
         Comparison::AtLeast => *value >= wanted - give,
     }
 }
@@ -181,7 +199,7 @@ fn tolerance(bound: &Bound) -> f64 {
 /// How far a value is from fulfilling a claim; the more, the worse.
 fn miss(claim: &Claim, value: &Value) -> f64 {
     let Value::Number(value) = value else {
-        return if fulfils(claim, value) { 0.0 } else { 1.0 };
+        return if fulfils(claim, value, 0.0) { 0.0 } else { 1.0 };
     };
     match claim {
         Claim::In(Value::Number(low), Value::Number(high)) => (low - value).max(value - high),
@@ -211,7 +229,11 @@ fn becomes(
     let unit = assertion.metric.unit();
     let samples = match (&assertion.metric, assertion.window) {
         (Metric::Gauge(gauge), _) => {
-            in_force(&of.gauge(gauge, &assertion.labels)?, &(moment..of.end()))
+            let all = of.gauge(gauge, &assertion.labels)?;
+            // Also what was true at that very moment, and no longer.
+            let passing = all.windows(2).filter(|two| two[0].0 == moment && two[1].0 == moment);
+            let passing = passing.map(|two| (two[0].1.clone(), moment..moment));
+            passing.chain(in_force(&all, &(moment..of.end()))).collect()
         }
         (_, Some(_)) => samples(assertion, &(moment..of.end()), of)?,
         (_, None) => {
@@ -219,7 +241,13 @@ fn becomes(
             return Err(NotMeasured::new(what, "write e.g. over 1s before becomes"));
         }
     };
-    let is_true = |sample: &Sample| compares(Comparison::Equal, bound, &sample.0);
+    let is_exact = |sample: &Sample| compares(Comparison::Equal, bound, &sample.0, 0.0);
+    let is_true = |sample: &Sample| {
+        is_exact(sample) || {
+            let give = of.give(&assertion.metric, &assertion.labels, &sample.1);
+            give > 0.0 && compares(Comparison::Equal, bound, &sample.0, give)
+        }
+    };
     let lasts = |(_, at): &Sample| {
         let Some(window) = assertion.window else { return true };
         // What was not recorded any more speaks neither for nor against it.
@@ -227,12 +255,15 @@ fn becomes(
         let next = samples.partition_point(|(_, other)| other.start < later);
         samples.get(next).is_none_or(is_true)
     };
-    let in_time = |sample: &&Sample| sample.1.start <= moment + within;
+    let later = of.later(&(moment..moment + within));
+    let in_time = |sample: &&Sample| sample.1.start <= moment + within + later;
     let tried = || samples.iter().take_while(in_time);
-    if let Some((_, at)) = tried().find(|sample| is_true(sample) && lasts(sample)) {
+    if let Some(sample) = tried().find(|sample| is_true(sample) && lasts(sample)) {
+        let at = &sample.1;
         let took = at.start.saturating_sub(moment);
         return Ok(Verdict {
             holds: true,
+            is_given: took > within || !is_exact(sample),
             measured: Some(Value::Number(took.0 as f64)),
             unit: Unit::Duration,
             at: Some(at.clone()),
@@ -247,5 +278,5 @@ fn becomes(
     };
     let words = format!("not within {within}; {came}; wanted {}", claim.show(unit));
     let at = nearest.map(|(_, at)| at.clone());
-    Ok(Verdict { holds: false, measured: None, unit: Unit::Duration, at, words })
+    Ok(Verdict { holds: false, is_given: false, measured: None, unit: Unit::Duration, at, words })
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::ast::{Counted, Gauge, Labels, PerKey, Timed, Value};
+use super::ast::{Counted, Gauge, Labels, Metric, PerKey, Timed, Value};
 use crate::engine::clock::Micros;
 
 /// So much of something, at a moment since the start.
@@ -62,6 +62,16 @@ pub trait Measured {
 
     /// Each value with the moment from which it held.
     fn gauge(&self, what: &Gauge, only: &Labels) -> Result<Vec<(Micros, Value)>, NotMeasured>;
+
+    /// By how much a value may be off for the way it was measured, in the unit of the metric.
+    fn give(&self, _metric: &Metric, _only: &Labels, _during: &Range<Micros>) -> f64 {
+        0.0
+    }
+
+    /// By how much later than said something may come, for the way it was measured.
+    fn later(&self, _during: &Range<Micros>) -> Micros {
+        Micros::ZERO
+    }
 
     /// From when to when a phase or a fault was.
     fn event(&self, name: &str) -> Option<Range<Micros>>;

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod backup;
 pub mod bucket;
+pub mod checks;
 pub mod dialect;
 pub mod doctor;
 pub mod fleet;

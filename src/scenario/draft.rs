@@ -48,6 +48,7 @@ pub(super) struct TrafficDraft {
     pub(super) arrivals: ArrivalPart,
     pub(super) keys: KeyPart,
     pub(super) cost: Cost,
+    pub(super) takes: Option<(Micros, Spot)>,
     pub(super) endpoint: Option<String>,
     pub(super) method: Option<String>,
     pub(super) tier: Option<(String, Spot)>,
@@ -62,6 +63,8 @@ pub(super) struct LimiterDraft {
     pub(super) nodes: usize,
     pub(super) skew: Vec<i64>,
     pub(super) breaker: Option<(Breaker, Spot)>,
+    /// Where it says how many requests may be under way.
+    pub(super) concurrency: Option<Spot>,
     pub(super) on_store_error: Option<OnStoreError>,
 }
 
@@ -102,6 +105,23 @@ pub(super) enum ChangeDraftWhat {
     Override { key: Identity, rule: Option<String>, limit: Limit },
     Block(Identity),
 }
+
+/// What a limiter says of its one rule, and a rules file of each of its own.
+const RULE_KEYS: [&str; 13] = [
+    "limit",
+    "limits",
+    "algorithm",
+    "burst",
+    "max_delay",
+    "cost",
+    "endpoint",
+    "methods",
+    "on_change",
+    "shadow",
+    "local_share",
+    "hot",
+    "concurrency",
+];
 
 /// Reads the tree of one file.
 pub(super) struct Drafter<'r, 't> {
@@ -241,8 +261,7 @@ impl<'t> Drafter<'_, 't> {
     fn limiter(&mut self, name: &str, table: &Table<'t>, span: Span) -> Option<LimiterDraft> {
         let decides = match table.text("rules") {
             Some(file) => {
-                for key in ["limit", "limits", "algorithm", "burst", "cost", "endpoint", "methods"]
-                {
+                for key in RULE_KEYS {
                     if let Some(entry) = table.get(key) {
                         let message = format!("`{key}` and `rules` are both given");
                         let hint = "the rules file has limits of its own; keep one";
@@ -266,6 +285,7 @@ impl<'t> Drafter<'_, 't> {
             breaker: table.get("breaker").and_then(|entry| {
                 Some((limiter::breaker(entry.node.table()?), self.spot(entry.key_span)))
             }),
+            concurrency: table.get("concurrency").map(|entry| self.spot(entry.key_span)),
             on_store_error: table.text("on_store_error").and_then(|m| OnStoreError::named(m.it)),
         })
     }

@@ -82,6 +82,14 @@ fn words_of_limiter(limiter: &LimiterPart) -> String {
     if let Some(rule) = limiter.policy.rules.first() {
         words += &format!(", {} when the store does not answer", rule.on_store_error.name());
     }
+    if let Some(at_once) = limiter.policy.rules.first().and_then(|rule| rule.at_once)
+        && !limiter.is_policy
+    {
+        words += &format!(
+            ", at most {} under way at a time on each gateway, others wait up to {}",
+            at_once.max, at_once.wait
+        );
+    }
     if let Some(breaker) = &limiter.breaker {
         words += &format!(
             ", with a breaker that opens after {} failures for {}",
@@ -150,6 +158,10 @@ fn words_of_traffic(part: &TrafficPart) -> String {
         KeyPart::Numbered { count, .. } => format!(" of {count} keys"),
         KeyPart::Traced => String::new(),
     };
+    let takes = match part.takes {
+        Micros::ZERO => String::new(),
+        takes => format!("; each takes {takes}"),
+    };
     let client = match part.client {
         Client::Naive => "",
         Client::Polite => "; refused clients wait as long as they are told",
@@ -161,7 +173,7 @@ fn words_of_traffic(part: &TrafficPart) -> String {
         Some(IdempotencyPart::PerRequest) => "; every attempt has an idempotency key of its own",
         None => "",
     };
-    format!("{}: {how}{whom}{client}{key}", part.name)
+    format!("{}: {how}{whom}{takes}{client}{key}", part.name)
 }
 
 fn words_of_fault(fault: &FaultPart) -> String {

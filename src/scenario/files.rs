@@ -10,6 +10,7 @@ use crate::engine::config::{self, MAX_FILE_BYTES, parse_policy};
 use crate::engine::identity::Identity;
 use crate::engine::limit::Cost;
 use crate::engine::policy::Policy;
+use crate::output::SCHEMA;
 use crate::traffic::log::{Field, LogOptions, LogReader};
 use crate::traffic::trace::{Request, Trace};
 
@@ -120,9 +121,21 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
     Ok(())
 }
 
-/// Rules files and schemas may lie beside scenarios.
+/// Rules files, schemas and reports of earlier runs may lie beside scenarios.
 fn is_scenario(path: &Path, name: &str) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str());
     let other = name.ends_with(".schema.json") || name.starts_with("rules");
-    matches!(ending, Some("toml" | "json")) && !other
+    match ending {
+        Some("toml") => !other,
+        Some("json") => !other && !is_report(path),
+        _ => false,
+    }
+}
+
+/// What rlctl itself has written says so in `schema`.
+fn is_report(path: &Path) -> bool {
+    let text = read_text(path).unwrap_or_default();
+    let json: Option<serde_json::Value> = serde_json::from_str(&text).ok();
+    let schema = json.as_ref().and_then(|json| json.get("schema"));
+    schema.and_then(|schema| schema.as_str()).is_some_and(|schema| schema == SCHEMA)
 }

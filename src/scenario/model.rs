@@ -105,6 +105,8 @@ pub struct TrafficPart {
     pub arrivals: ArrivalPart,
     pub keys: KeyPart,
     pub cost: Cost,
+    /// How long a request is under way after it was let in.
+    pub takes: Micros,
     pub endpoint: Option<String>,
     pub method: Option<String>,
     pub tier: Option<String>,
@@ -163,6 +165,8 @@ pub enum IdempotencyPart {
 #[derive(Clone, Debug)]
 pub struct LimiterPart {
     pub name: String,
+    /// It decides by a whole rules file, not by one rule of its own name.
+    pub is_policy: bool,
     /// What decides, before any change.
     pub policy: Arc<Policy>,
     /// What every key is limited to, where that is one limit.

@@ -71,6 +71,7 @@ impl<'t> Whole<'_, 't> {
         let faults =
             draft.faults.iter().filter_map(|f| self.fault(f, &store, &limiters, run)).collect();
         let changes = self.changes(&draft, &limiters);
+        self.under_way(&draft, &limiters, &changes);
         let events = self.names(&draft, run);
         let around = Around {
             limiters: &limiters,
@@ -128,6 +129,7 @@ impl<'t> Whole<'_, 't> {
                 arrivals: one.arrivals.clone(),
                 keys: one.keys.clone(),
                 cost: one.cost,
+                takes: one.takes.map_or(Micros::ZERO, |(takes, _)| takes),
                 endpoint: one.endpoint.clone(),
                 method: one.method.clone(),
                 tier: one.tier.as_ref().map(|(tier, _)| tier.clone()),
@@ -168,6 +170,7 @@ impl<'t> Whole<'_, 't> {
         }
         LimiterPart {
             name: draft.name.clone(),
+            is_policy: matches!(draft.decides, Decides::Policy(_)),
             policy: Arc::new(policy),
             limit,
             nodes: draft.nodes,
@@ -218,6 +221,30 @@ impl<'t> Whole<'_, 't> {
         }
         parts.sort_by_key(|change| change.at);
         parts
+    }
+
+    /// How long requests take and how many may be under way mean nothing without each other.
+    fn under_way(&mut self, draft: &Draft, limiters: &[LimiterPart], changes: &[ChangePart]) {
+        let changed = changes.iter().filter_map(|change| match &change.what {
+            ChangeWhat::Rules(policy) => Some(policy),
+            _ => None,
+        });
+        let mut policies = limiters.iter().map(|limiter| &limiter.policy).chain(changed);
+        let is_counted = policies.any(|policy| policy.rules.iter().any(|r| r.at_once.is_some()));
+        let mut takes = draft.traffic.iter().filter_map(|part| part.takes);
+        match takes.next() {
+            Some((_, spot)) if !is_counted => {
+                let hint = "give a limiter concurrency = { max = 20 }, or leave `takes` out";
+                self.error(spot, "nobody counts how many requests are under way", hint);
+            }
+            None => {
+                for spot in draft.limiters.iter().filter_map(|limiter| limiter.concurrency) {
+                    let hint = "say in traffic how long requests take: takes = \"200ms\"";
+                    self.error(spot, "requests that take no time are never under way", hint);
+                }
+            }
+            Some(_) => {}
+        }
     }
 
     fn new_limit(

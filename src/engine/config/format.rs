@@ -173,7 +173,8 @@ pub(super) const HOT: TableShape = TableShape {
     ],
 };
 
-const CONCURRENCY: TableShape = TableShape {
+/// Of `concurrency`.
+pub(super) const CONCURRENCY: TableShape = TableShape {
     name: "concurrency",
     what: "concurrency",
     fields: &[

@@ -11,6 +11,7 @@ use super::source::{Findings, Span};
 use super::tree::Table;
 
 pub(crate) const BREAKER: Shape = Shape::Table(&format::BREAKER);
+pub(crate) const CONCURRENCY: Shape = Shape::Table(&format::CONCURRENCY);
 
 /// The rule that a table makes: one limit by `limit` and its companions, or several by `limits`.
 /// Its dimension is a placeholder. The table was checked against the keys of its own format.

@@ -40,6 +40,9 @@ impl<'t> Drafter<'_, 't> {
             arrivals: arrivals?,
             keys: keys?,
             cost: table.count("cost").map_or(Some(Cost::ONE), |cost| Cost::new(cost.it).ok())?,
+            takes: table
+                .get("takes")
+                .and_then(|entry| Some((table.duration("takes")?, self.spot(entry.key_span)))),
             endpoint: table.text("endpoint").map(|path| path.it.to_owned()),
             method: table.text("method").map(|method| method.it.to_ascii_uppercase()),
             tier: table.text("tier").map(|tier| self.located(tier)),

@@ -40,10 +40,10 @@ impl<W: Write, S: Write> GitHub<W, S> {
     }
 
     fn row(&mut self, outcome: &Outcome) {
-        let failed = outcome.cases.iter().filter(|c| c.result == CaseResult::Failed).count();
-        let (mark, total) = (if failed == 0 { "✅" } else { "❌" }, outcome.cases.len());
+        let mark = if outcome.passed() { "✅" } else { "❌" };
+        let (passed, total) = (outcome.count(CaseResult::Passed), outcome.cases.len());
         let (title, file) = (cell(&outcome.title), cell(&outcome.file));
-        self.rows += &format!("| {mark} | {title} | `{file}` | {} of {total} |\n", total - failed);
+        self.rows += &format!("| {mark} | {title} | `{file}` | {passed} of {total} |\n");
         for case in outcome.cases.iter().filter(|case| case.result == CaseResult::Failed) {
             let (name, words) = (cell(&case_name(case, outcome)), cell(&case.words));
             self.rows +=

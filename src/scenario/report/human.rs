@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{Event, Report, Summary, case_name, reproduce};
-use crate::output::Untrusted;
+use crate::output::{Untrusted, about};
 use crate::scenario::run::{Case, CaseResult, Outcome};
 
 #[derive(Debug)]
@@ -19,13 +19,17 @@ impl<W: Write> Human<W> {
     }
 
     fn scenario(&mut self, outcome: &Outcome) -> io::Result<()> {
-        let failed = outcome.cases.iter().filter(|c| c.result == CaseResult::Failed).count();
+        let (failed, skipped) =
+            (outcome.count(CaseResult::Failed), outcome.count(CaseResult::Skipped));
         let total = outcome.cases.len();
         let mark = if failed == 0 { "ok  " } else { "FAIL" };
-        let count = match failed {
-            0 => format!("{total} as expected"),
+        let mut count = match failed {
+            0 => format!("{} as expected", total - skipped),
             failed => format!("{failed} of {total} not as expected"),
         };
+        if skipped > 0 {
+            count += &format!(", {skipped} skipped");
+        }
         let requests = outcome.limiters.first().map_or(0, |limiter| limiter.totals.requests);
         writeln!(
             self.to,
@@ -58,6 +62,15 @@ impl<W: Write> Human<W> {
                 }
                 CaseResult::Passed => {}
             }
+        }
+        if let Some(live) = outcome.live.as_ref().filter(|live| live.met > 0) {
+            writeln!(
+                self.to,
+                "     this machine stood still for {} of that, up to {} at once; {} requests met it",
+                about(live.stood_still),
+                about(live.longest),
+                live.met
+            )?;
         }
         if failed > 0 {
             writeln!(self.to, "     reproduce: {}", Untrusted(&reproduce(outcome)))?;

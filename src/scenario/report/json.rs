@@ -75,6 +75,12 @@ pub fn json_of(outcome: &Outcome) -> Json_ {
         "matrix": variant.collect::<serde_json::Map<_, _>>(),
         "limiters": limiters.collect::<Vec<_>>(),
         "cases": outcome.cases.iter().map(case).collect::<Vec<_>>(),
+        "live": outcome.live.as_ref().map(|live| json!({
+            "options": live.options,
+            "stood_still_us": live.stood_still.0,
+            "longest_us": live.longest.0,
+            "requests_met": live.met,
+        })),
         "reproduce": reproduce(outcome),
     })
 }

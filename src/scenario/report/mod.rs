@@ -69,7 +69,11 @@ fn reproduce(outcome: &Outcome) -> String {
         true => String::new(),
         false => format!(" --filter {}", quoted(&outcome.title)),
     };
-    format!("rlctl scenario run {file} --seed {}{only}", outcome.seed)
+    let live = match &outcome.live {
+        None => String::new(),
+        Some(live) => format!(" {}", live.options),
+    };
+    format!("rlctl scenario run {file} --seed {}{only}{live}", outcome.seed)
 }
 
 /// A word as a shell reads it.
@@ -84,8 +88,8 @@ fn quoted(word: &str) -> String {
 
 /// The name of a case among those of its scenario: with its limiter where there are several.
 fn case_name(case: &Case, outcome: &Outcome) -> String {
-    match outcome.limiters.len() {
-        1 => case.name.clone(),
-        _ => format!("{} ({})", case.name, case.limiter),
-    }
+    // Also one that did not run has cases.
+    let is_alone = outcome.limiters.len() == 1
+        && outcome.cases.iter().all(|other| other.limiter == case.limiter);
+    if is_alone { case.name.clone() } else { format!("{} ({})", case.name, case.limiter) }
 }

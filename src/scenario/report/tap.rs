@@ -21,7 +21,10 @@ impl<W: Write> Tap<W> {
         for case in &outcome.cases {
             self.tests += 1;
             let not = if case.result == CaseResult::Failed { "not " } else { "" };
-            let skip = if case.result == CaseResult::Skipped { " # SKIP" } else { "" };
+            let skip = match case.result {
+                CaseResult::Skipped => format!(" # SKIP {}", Untrusted(&case.words)),
+                _ => String::new(),
+            };
             let name = format!("{}: {}", outcome.title, case_name(case, outcome));
             // A # would begin a directive.
             let name = name.replace('#', "\\#");

@@ -14,7 +14,7 @@ use crate::engine::store::Store;
 impl World {
     pub(super) async fn tend_hot_keys(self: Rc<Self>) {
         let has_store = |store: &Store| !matches!(store, Store::Memory(_));
-        if !self.nodes.iter().any(|node| has_store(&node.limiter.borrow().store)) {
+        if !self.nodes.iter().any(|node| node.limiter().is_some_and(|l| has_store(&l.store))) {
             return;
         }
         let mut next = Micros::ZERO;
@@ -54,7 +54,8 @@ impl World {
 
     async fn return_leases(&self) {
         for (number, node) in self.nodes.iter().enumerate() {
-            let store = node.limiter.borrow().store.clone();
+            let Some(limiter) = node.limiter() else { continue };
+            let store = &limiter.store;
             let ended = self.with_hot(number, |hot, now| hot.tidy(now));
             let at = self.time.stamp(node.skew.get());
             // What cannot be given back stays charged.
@@ -65,7 +66,7 @@ impl World {
     /// With the time as this node has it.
     fn with_hot<T: Default>(&self, node: usize, then: impl FnOnce(&HotKeys, Micros) -> T) -> T {
         let node = &self.nodes[node];
-        let hot = node.limiter.borrow().hot.clone();
+        let hot = node.limiter().and_then(|limiter| limiter.hot.clone());
         let now = self.time.stamp(node.skew.get()).unwrap_or_else(Micros::now);
         hot.map(|hot| then(&hot, now)).unwrap_or_default()
     }

@@ -1,26 +1,31 @@
-//! The same scenario in real time, on a real Redis: one that was given, or one that was started for
-//! it and can be broken. Everything is undone at the end, also of a run that was interrupted.
+//! The same scenario in real time: against gateways that run somewhere, on a Redis that was given, or
+//! on one that was started for it and can be broken. Everything is undone at the end, also of a run
+//! that was interrupted.
 
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
 use tokio::task::LocalSet;
 
+use super::arrivals::{KeyTable, Plan};
+use super::gateway::{self, Has, Remote};
+use super::stalls::Stalls;
 use super::time::Time;
-use super::world::World;
-use super::{Outcome, judged};
+use super::world::{Backend, Decider, World};
+use super::{LiveOutcome, Outcome, judged};
 use crate::engine::clock::Micros;
 use crate::engine::limit::Algorithm;
 use crate::engine::policy::RuleLimits;
 use crate::engine::store::keys::Prefix;
 use crate::engine::store::redis::{RedisAddress, RedisOptions};
-use crate::engine::store::simulated::Effect;
 use crate::engine::store::{RedisStore, Store, StoreError};
+use crate::ops::admin::{Admin, AdminError};
 use crate::ops::local_redis::{self, LocalRedis, LocalRedisError};
-use crate::scenario::model::{FaultPart, FaultWhat, Kind, LimiterPart, On, Scenario};
+use crate::scenario::model::{FaultPart, FaultWhat, Kind, LimiterPart, Scenario};
 
 /// How long a connection may take.
 const CONNECT: Micros = Micros(5 * Micros::SECOND.0);
@@ -32,18 +37,38 @@ const GLANCE: Duration = Duration::from_millis(5);
 
 /// What a live run counts on.
 #[derive(Debug)]
-pub enum Live {
+pub struct Live {
+    pub(super) target: Target,
+    /// The options that say so, for whoever wants to see it again.
+    options: String,
+}
+
+#[derive(Debug)]
+pub enum Target {
     /// A Redis that is somebody's: nothing of it is broken.
     Given(RedisAddress),
     /// One that is ours.
     Spawned(Box<Spawned>),
+    /// Gateways that run somewhere, by their admin addresses: they decide by their own rules, and
+    /// nothing of them is broken or changed.
+    Gateways(Vec<Rc<Admin>>),
+}
+
+/// What became of a run.
+#[derive(Debug)]
+pub enum Ended {
+    Outcome(Box<Outcome>),
+    /// It cannot happen there.
+    Skipped(String),
+    /// Somebody stopped it.
+    Stopped,
 }
 
 /// Servers that were started for the run, and may be broken.
 #[derive(Debug)]
 pub struct Spawned {
-    local: Mutex<LocalRedis>,
-    kind: local_redis::Kind,
+    pub(super) local: Mutex<LocalRedis>,
+    pub(super) kind: local_redis::Kind,
     url: String,
 }
 
@@ -64,196 +89,119 @@ pub enum LiveError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Local(#[from] LocalRedisError),
+    #[error(transparent)]
+    Gateway(#[from] AdminError),
     #[error("{0}")]
     Other(String),
 }
 
 impl Live {
+    pub fn on(target: Target, options: impl Into<String>) -> Live {
+        Live { target, options: options.into() }
+    }
+
+    /// To end what was started.
+    pub fn into_target(self) -> Target {
+        self.target
+    }
+
     /// Why this scenario cannot happen here, if so: a fault that cannot be made is not passed over.
     pub fn refuses(&self, scenario: &Scenario) -> Option<String> {
         if scenario.limiters.iter().any(|limiter| limiter.skew.iter().any(|skew| *skew != 0)) {
             return Some("clocks of gateways cannot be wrong in real time".into());
         }
-        if let Live::Spawned(ours) = self
+        if let Target::Spawned(ours) = &self.target
             && !scenario.store.kind.fits(ours.kind)
         {
             let kind = scenario.store.kind.name();
             return Some(format!("it needs {kind}; --spawn starts another kind"));
+        }
+        if let Target::Gateways(gateways) = &self.target {
+            if let Some(change) = scenario.changes.first() {
+                let name = &change.name;
+                return Some(format!("'{name}' would change a gateway that is somebody's"));
+            }
+            let most = scenario.limiters.iter().map(|limiter| limiter.nodes).max().unwrap_or(1);
+            if most > gateways.len() {
+                return Some(format!("it needs {most} gateways: give --gateway {most} times"));
+            }
         }
         let cannot = |fault: &FaultPart| {
             format!("'{}' ({} of {}) cannot be made here", fault.name, fault.word, fault.on.words())
         };
         scenario.faults.iter().find(|fault| !self.can_make(fault)).map(cannot)
     }
-
-    fn can_make(&self, fault: &FaultPart) -> bool {
-        let FaultWhat::Store(effect) = fault.what else {
-            return fault.what == FaultWhat::NodeDown;
-        };
-        let Live::Spawned(ours) = self else { return false };
-        let is_single = ours.kind == local_redis::Kind::Single;
-        let whole = fault.rate >= 1.0 && !matches!(fault.on, On::Node(_));
-        whole
-            && match effect {
-                // What a real server loses is not ours to choose.
-                Effect::Down => !is_single || fault.lose.is_none(),
-                Effect::Hang | Effect::ScriptFlush => true,
-                Effect::LoseData => fault.lose.is_none(),
-                Effect::Refuse(code) => code == "OOM" || code == "READONLY" && is_single,
-                Effect::Failover => !is_single,
-                _ => false,
-            }
-    }
-
-    fn address(&self) -> Result<RedisAddress, LiveError> {
-        match self {
-            Live::Given(address) => Ok(address.clone()),
-            Live::Spawned(ours) => RedisAddress::parse(&ours.url, None)
-                .map_err(|error| LiveError::Other(error.to_string())),
-        }
-    }
-
-    /// The ports of the primaries that a fault meets.
-    async fn primaries(&self, on: On) -> Result<Vec<u16>, LiveError> {
-        let Live::Spawned(ours) = self else { return Ok(Vec::new()) };
-        let masters = ours.local.lock().await.masters().await?;
-        Ok(match on {
-            On::Shard(shard) => masters.into_iter().skip(shard).take(1).collect(),
-            _ => masters,
-        })
-    }
-
-    async fn tell(&self, ports: &[u16], words: &[&str]) -> Result<(), LiveError> {
-        let Live::Spawned(ours) = self else { return Ok(()) };
-        for port in ports {
-            ours.local.lock().await.console(*port).await?.ask(words).await?;
-        }
-        Ok(())
-    }
-
-    async fn begin(&self, effect: Effect, ports: &[u16]) -> Result<(), LiveError> {
-        let Live::Spawned(ours) = self else { return Ok(()) };
-        match effect {
-            Effect::Down => {
-                for port in ports {
-                    ours.local.lock().await.kill(*port).await?;
-                }
-            }
-            Effect::Hang => {
-                for port in ports {
-                    ours.local.lock().await.pause(*port)?;
-                }
-            }
-            Effect::ScriptFlush => self.tell(ports, &["SCRIPT", "FLUSH"]).await?,
-            Effect::LoseData => self.tell(ports, &["FLUSHALL"]).await?,
-            Effect::Refuse("OOM") => {
-                self.tell(ports, &["CONFIG", "SET", "maxmemory", "1"]).await?;
-            }
-            // A port on which nobody listens.
-            Effect::Refuse(_) => self.tell(ports, &["REPLICAOF", "127.0.0.1", "1"]).await?,
-            Effect::Failover => {
-                let _ = ours.local.lock().await.fail_over(ports.first().copied()).await?;
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    async fn end(&self, effect: Effect, ports: &[u16]) -> Result<(), LiveError> {
-        let Live::Spawned(ours) = self else { return Ok(()) };
-        match effect {
-            Effect::Down => {
-                for port in ports {
-                    ours.local.lock().await.start_again(*port).await?;
-                }
-            }
-            Effect::Hang => {
-                for port in ports {
-                    ours.local.lock().await.wake(*port)?;
-                }
-            }
-            Effect::Refuse("OOM") => {
-                self.tell(ports, &["CONFIG", "SET", "maxmemory", "0"]).await?;
-            }
-            Effect::Refuse(_) => self.tell(ports, &["REPLICAOF", "NO", "ONE"]).await?,
-            _ => {}
-        }
-        Ok(())
-    }
-
-    async fn break_things(&self, time: &Time, fault: &FaultPart) -> Result<(), LiveError> {
-        let FaultWhat::Store(effect) = fault.what else { return Ok(()) };
-        time.sleep_until(fault.at).await;
-        let ports = self.primaries(fault.on).await?;
-        self.begin(effect, &ports).await?;
-        time.sleep_until(fault.at + fault.lasts).await;
-        self.end(effect, &ports).await
-    }
 }
 
-/// Lets a scenario happen in real time, on the thread that calls it; none when `stop` came first. Its
-/// keys are removed in either case; a Redis of ours is left to whoever ends it.
+/// Lets a scenario happen in real time, on the thread that calls it, unless `stop` comes first. What
+/// it has left is removed in either case; a Redis of ours is left to whoever ends it. `note` is told
+/// what people should know.
 pub async fn run(
     scenario: &Scenario,
     seed: Option<u64>,
     live: &Live,
     stop: impl Future<Output = ()>,
-) -> Result<Option<Outcome>, LiveError> {
+    note: &dyn Fn(&str),
+) -> Result<Ended, LiveError> {
     let seed = seed.unwrap_or(scenario.seed);
     let begun = Begun::default();
     let tasks = LocalSet::new();
     let ended = tokio::select! {
-        ended = tasks.run_until(happen(scenario, seed, live, &begun)) => Some(ended),
+        ended = tasks.run_until(happen(scenario, seed, live, &begun, note)) => Some(ended),
         () = stop => None,
     };
     // Nobody may count any more while it is undone.
     drop(tasks);
     let begun = begun.take();
     for (_, world) in &begun {
-        world.forget_keys().await;
+        world.forget().await.iter().for_each(|left| note(left));
     }
-    let Some(ended) = ended else { return Ok(None) };
-    ended?;
+    let Some(ended) = ended else { return Ok(Ended::Stopped) };
+    let absent = ended?;
+    if begun.is_empty() {
+        let why: Vec<String> = absent.into_iter().map(|(_, why)| why).collect();
+        return Ok(Ended::Skipped(why.join("; ")));
+    }
     let recordings: Vec<_> = begun
         .iter()
         .map(|(limiter, world)| (limiter.name.as_str(), world.finish(limiter)))
         .collect();
-    Ok(Some(judged(scenario, seed, &recordings)))
+    let mut outcome = judged(scenario, seed, &recordings, &absent);
+    outcome.live = recordings.iter().filter_map(|(_, r)| r.live_outcome(&live.options)).reduce(
+        // The machine is the same for all of them.
+        |all, one| LiveOutcome { met: all.met + one.met, ..all },
+    );
+    Ok(Ended::Outcome(Box::new(outcome)))
 }
 
 /// The limiters of a run that may have written something.
 type Begun<'s> = RefCell<Vec<(&'s LimiterPart, Rc<World>)>>;
+/// Limiters that cannot run, and why.
+type Absent<'s> = Vec<(&'s str, String)>;
 
 async fn happen<'s>(
     scenario: &'s Scenario,
     seed: u64,
     live: &Live,
     begun: &Begun<'s>,
-) -> Result<(), LiveError> {
-    let address = live.address()?;
-    let mut connected = Vec::new();
-    for limiter in &scenario.limiters {
-        let prefix = format!("rlsc-{}-{}:", std::process::id(), limiter.name);
-        let prefix = Prefix::new(&prefix).map_err(|error| LiveError::Other(error.to_string()))?;
-        let mut stores = Vec::new();
-        for _ in 0..limiter.nodes {
-            // A file about memory says nothing of deadlines; what it shows shall not depend on them.
-            let deadline = match scenario.store.kind {
-                Kind::Memory => CONNECT,
-                _ => scenario.store.deadline,
-            };
-            let options =
-                RedisOptions { address: address.clone(), deadline, connect_timeout: CONNECT };
-            stores.push(Store::Redis(RedisStore::connect(options, prefix.clone()).await?));
+    note: &dyn Fn(&str),
+) -> Result<Absent<'s>, LiveError> {
+    let Ready { backends, absent, ahead } = match &live.target {
+        Target::Given(address) => on_redis(scenario, address).await?,
+        Target::Spawned(ours) => {
+            let address = RedisAddress::parse(&ours.url, None);
+            let address = address.map_err(|error| LiveError::Other(error.to_string()))?;
+            on_redis(scenario, &address).await?
         }
-        connected.push((limiter, stores));
-    }
-    let time = Time::Real(aligned_start(scenario));
+        Target::Gateways(gateways) => on_gateways(scenario, seed, gateways, note).await?,
+    };
+    let time = Time::Real(aligned_start(scenario, ahead));
+    let stalls = Rc::new(Stalls::watch());
     let mut worlds = Vec::new();
-    for (limiter, stores) in connected {
-        let (world, plan) =
-            World::new(scenario, limiter, seed, time.clone(), stores).map_err(LiveError::Other)?;
-        worlds.push((limiter, Rc::new(world), plan));
+    for (limiter, backends) in backends {
+        let (world, plan) = World::new(scenario, limiter, seed, time.clone(), backends)
+            .map_err(LiveError::Other)?;
+        worlds.push((limiter, Rc::new(World { stalls: Some(stalls.clone()), ..world }), plan));
     }
     let mut started = Vec::new();
     for (limiter, world, plan) in worlds {
@@ -268,16 +216,94 @@ async fn happen<'s>(
         started.push(world);
     }
     let faults = scenario.faults.iter().map(|fault| live.break_things(&time, fault));
-    futures_util::future::try_join_all(faults).await?;
+    let happened = futures_util::future::try_join_all(faults).await?;
+    for (fault, range) in scenario.faults.iter().zip(happened) {
+        // Servers take their time to die, and what is asked meanwhile says nothing.
+        let Some(range) = range else { continue };
+        for world in &started {
+            let range = range.clone();
+            world.recording.borrow_mut().named.insert(fault.name.clone(), range);
+        }
+    }
     let last = scenario.run + LAST_ANSWERS;
     while started.iter().any(|world| world.under_way.get() > 0) && time.now() < last {
         tokio::time::sleep(GLANCE).await;
     }
-    Ok(())
+    Ok(absent)
 }
 
-/// The next moment at which the windows of all limiters begin together.
-fn aligned_start(scenario: &Scenario) -> Micros {
+/// Everything is connected, and nothing was sent.
+struct Ready<'s> {
+    backends: Vec<(&'s LimiterPart, Vec<Backend>)>,
+    absent: Absent<'s>,
+    /// How far the clock of whoever decides is ahead of ours, as far as that is known.
+    ahead: i64,
+}
+
+async fn on_redis<'s>(
+    scenario: &'s Scenario,
+    address: &RedisAddress,
+) -> Result<Ready<'s>, LiveError> {
+    let mut backends = Vec::new();
+    for limiter in &scenario.limiters {
+        let prefix = format!("rlsc-{}-{}:", std::process::id(), limiter.name);
+        let prefix = Prefix::new(&prefix).map_err(|error| LiveError::Other(error.to_string()))?;
+        let mut stores = Vec::new();
+        for _ in 0..limiter.nodes {
+            // A file about memory says nothing of deadlines; what it shows shall not depend on them.
+            let deadline = match scenario.store.kind {
+                Kind::Memory => CONNECT,
+                _ => scenario.store.deadline,
+            };
+            let options =
+                RedisOptions { address: address.clone(), deadline, connect_timeout: CONNECT };
+            let store = RedisStore::connect(options, prefix.clone()).await?;
+            stores.push(Backend::Store(Arc::new(Store::Redis(store))));
+        }
+        backends.push((limiter, stores));
+    }
+    Ok(Ready { backends, absent: Vec::new(), ahead: 0 })
+}
+
+async fn on_gateways<'s>(
+    scenario: &'s Scenario,
+    seed: u64,
+    gateways: &[Rc<Admin>],
+    note: &dyn Fn(&str),
+) -> Result<Ready<'s>, LiveError> {
+    let mut ahead = 0;
+    for gateway in gateways {
+        let introduced = gateway::introduce(gateway).await?;
+        ahead = introduced.ahead;
+        introduced.notes.iter().for_each(|words| note(words));
+    }
+    // Enough for two runs at the same time not to meet.
+    let run: Rc<str> = format!("{:08x}", Micros::now().0 as u32 ^ std::process::id()).into();
+    let mut table = KeyTable::default();
+    Plan::new(scenario, seed, &mut table).map_err(|error| LiveError::Other(error.to_string()))?;
+    let (mut backends, mut absent) = (Vec::new(), Vec::new());
+    'limiters: for limiter in &scenario.limiters {
+        let used = &gateways[..limiter.nodes.min(gateways.len())];
+        let mut remotes = Vec::new();
+        for gateway in used {
+            match Has::look(gateway, &run, limiter, &table.keys).await? {
+                Has::Not(why) => {
+                    absent.push((limiter.name.as_str(), why));
+                    continue 'limiters;
+                }
+                Has::It(notes) => notes.iter().for_each(|words| note(words)),
+            }
+            let remote = Remote::new(gateway.clone(), run.clone(), limiter);
+            remotes.push(Backend::Gateway(remote));
+        }
+        backends.push((limiter, remotes));
+    }
+    Ok(Ready { backends, absent, ahead })
+}
+
+/// The next moment at which the windows of all limiters begin together, by the clock of whoever
+/// decides.
+fn aligned_start(scenario: &Scenario, ahead: i64) -> Micros {
     let rules = scenario.limiters.iter().flat_map(|limiter| &limiter.policy.rules);
     let limits = rules.filter_map(|rule| match &rule.limits {
         RuleLimits::Own(limits) => Some(limits),
@@ -289,7 +315,9 @@ fn aligned_start(scenario: &Scenario) -> Micros {
     let period = windows.map(|limit| limit.period()).filter(|p| *p <= MAX_ALIGNED).max();
     // A moment for the tasks to begin.
     let soon = Micros::now() + Micros(100 * Micros::MILLISECOND.0);
-    period.map_or(soon, |period| Micros(soon.0.div_ceil(period.0) * period.0))
+    let theirs = Micros(soon.0.saturating_add_signed(ahead));
+    let begins = |period: Micros| Micros(theirs.0.div_ceil(period.0) * period.0);
+    period.map_or(soon, |period| soon + (begins(period) - theirs))
 }
 
 impl World {
@@ -298,7 +326,8 @@ impl World {
         let mut last: Vec<(usize, String, &'static str)> = Vec::new();
         while self.now() < self.scenario.run {
             for (number, node) in self.nodes.iter().enumerate() {
-                let store = node.limiter.borrow().store.clone();
+                let Some(limiter) = node.limiter() else { continue };
+                let store = &limiter.store;
                 for (shard, now) in store.shards().iter().enumerate() {
                     let (name, state) = (now.name.to_string(), now.breaker.state.name());
                     let known = last.iter_mut().find(|(n, s, _)| *n == number && *s == name);
@@ -317,16 +346,24 @@ impl World {
         }
     }
 
-    /// What the run has left in Redis. By each gateway's own connection: what it had sent when it was
-    /// stopped is carried out before, and cannot come back after.
-    async fn forget_keys(&self) {
+    /// Undoes what the run has left; says what cannot be undone. In Redis by each gateway's own
+    /// connection: what it had sent when it was stopped is carried out before, and cannot come back
+    /// after.
+    async fn forget(&self) -> Vec<String> {
+        let mut left = Vec::new();
         for node in &self.nodes {
-            let store = node.limiter.borrow().store.clone();
-            if let Store::Redis(store) = &*store {
-                // What cannot be removed ends with its TTL.
-                drop(store.remove(self.identities.iter().flatten()).await);
+            match &node.decider {
+                Decider::Gateway(remote) => left.extend(remote.forget().await),
+                Decider::Limiter(limiter) => {
+                    let store = limiter.borrow().store.clone();
+                    if let Store::Redis(store) = &*store {
+                        // What cannot be removed ends with its TTL.
+                        drop(store.remove(self.identities.iter().flatten()).await);
+                    }
+                }
             }
         }
+        left
     }
 }
 

@@ -2,12 +2,18 @@
 //! held against what was expected.
 
 mod arrivals;
+mod asking;
+mod breaking;
 mod client;
+mod gateway;
+mod give;
 mod hot;
 pub mod live;
 mod picture;
 mod record;
+mod stalls;
 mod time;
+mod told;
 mod trouble;
 mod watched;
 mod world;
@@ -34,11 +40,29 @@ pub struct Outcome {
     pub limiters: Vec<LimiterOutcome>,
     /// In the order of the file; an assertion for each limiter has one case for each.
     pub cases: Vec<Case>,
+    /// None: time was virtual.
+    pub live: Option<LiveOutcome>,
+}
+
+/// What is to be known of a run in real time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveOutcome {
+    /// The options that it ran with.
+    pub options: String,
+    /// How long the machine stood still, in all and at most at once.
+    pub stood_still: Micros,
+    pub longest: Micros,
+    /// Requests that were under way meanwhile.
+    pub met: u64,
 }
 
 impl Outcome {
     pub fn passed(&self) -> bool {
-        self.cases.iter().all(|case| case.result != CaseResult::Failed)
+        self.count(CaseResult::Failed) == 0
+    }
+
+    pub fn count(&self, result: CaseResult) -> usize {
+        self.cases.iter().filter(|case| case.result == result).count()
     }
 }
 
@@ -93,18 +117,26 @@ pub fn run(scenario: &Scenario, seed: Option<u64>) -> Result<Outcome, String> {
     for limiter in &scenario.limiters {
         recordings.push((limiter.name.as_str(), world::run(scenario, limiter, seed)?));
     }
-    Ok(judged(scenario, seed, &recordings))
+    Ok(judged(scenario, seed, &recordings, &[]))
 }
 
-/// Holds what was recorded against what was expected.
-fn judged(scenario: &Scenario, seed: u64, recordings: &[(&str, Recording)]) -> Outcome {
+/// Holds what was recorded against what was expected; `absent` are limiters that did not run, each
+/// with the reason.
+fn judged(
+    scenario: &Scenario,
+    seed: u64,
+    recordings: &[(&str, Recording)],
+    absent: &[(&str, String)],
+) -> Outcome {
     let mut cases = Vec::new();
     for expectation in &scenario.expectations {
         let wanted = &expectation.assertion.limiter;
-        for (name, recording) in recordings {
-            if wanted.as_deref().is_none_or(|wanted| wanted == *name) {
-                cases.push(case(expectation, name, recording, scenario));
-            }
+        let is_meant = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
+        for (name, recording) in recordings.iter().filter(|(name, _)| is_meant(name)) {
+            cases.push(case(expectation, name, recording, scenario));
+        }
+        for (name, why) in absent.iter().filter(|(name, _)| is_meant(name)) {
+            cases.push(Case { words: why.clone(), ..Case::skipped(expectation, name) });
         }
     }
     let of = |(name, recording): &(&str, Recording)| LimiterOutcome {
@@ -121,6 +153,25 @@ fn judged(scenario: &Scenario, seed: u64, recordings: &[(&str, Recording)]) -> O
         variant: scenario.variant.clone(),
         limiters: recordings.iter().map(of).collect(),
         cases,
+        live: None,
+    }
+}
+
+impl Case {
+    fn skipped(expectation: &Expectation, limiter: &str) -> Case {
+        Case {
+            name: expectation.name.clone(),
+            limiter: limiter.to_owned(),
+            place: expectation.place.clone(),
+            text: expectation.assertion.text.clone(),
+            result: CaseResult::Skipped,
+            words: String::new(),
+            measured: None,
+            unit: expectation.assertion.metric.unit(),
+            at: None,
+            picture: None,
+            why: None,
+        }
     }
 }
 
@@ -132,19 +183,19 @@ fn case(
 ) -> Case {
     let assertion = &expectation.assertion;
     let judged = expect::judge(assertion, recording);
-    let case = Case {
-        name: expectation.name.clone(),
-        limiter: limiter.to_owned(),
-        place: expectation.place.clone(),
-        text: assertion.text.clone(),
-        result: CaseResult::Failed,
-        words: String::new(),
-        measured: None,
-        unit: assertion.metric.unit(),
-        at: None,
-        picture: None,
-        why: None,
+    let case = Case { result: CaseResult::Failed, ..Case::skipped(expectation, limiter) };
+    let no_evidence = match &judged {
+        Ok(verdict) if verdict.holds && !verdict.is_given => None,
+        Ok(verdict) => {
+            let during = verdict.at.clone().unwrap_or(Micros::ZERO..scenario.run);
+            recording.is_no_evidence(&assertion.labels, &during)
+        }
+        // Nobody could see it from where they stood.
+        Err(not_measured) => recording.sees_answers_only().then(|| not_measured.to_string()),
     };
+    if let Some(words) = no_evidence {
+        return Case { result: CaseResult::Skipped, words, ..case };
+    }
     match judged {
         Ok(verdict) if verdict.holds => Case {
             result: CaseResult::Passed,

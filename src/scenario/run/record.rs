@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::give::RealTime;
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::{Limit, QuotaState};
 use crate::engine::limiter::By;
 use crate::engine::store::simulated::Call;
 use crate::expect::{
-    Count, Counted, Gauge, Labels, Lasting, Measured, NotMeasured, PerKey, Timed, Value, excess,
-    jain, worst_window,
+    Count, Counted, Gauge, Labels, Lasting, Measured, Metric, NotMeasured, PerKey, Timed, Value,
+    excess, jain, worst_window,
 };
 
 /// One request and what became of it.
@@ -35,6 +36,8 @@ pub(super) struct Row {
     /// Who decided.
     pub(super) by: By,
     pub(super) state: QuotaState,
+    /// The machine stood still meanwhile.
+    pub(super) met_standstill: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +69,8 @@ pub struct Recording {
     pub(super) limit: Option<Limit>,
     pub(super) end: Micros,
     pub(super) has_store: bool,
+    /// None: time was virtual.
+    pub(super) real: Option<RealTime>,
 }
 
 /// The sums of a recording.
@@ -125,12 +130,33 @@ impl Recording {
         hash
     }
 
-    fn chosen(&self, only: &Labels) -> Result<impl Iterator<Item = &Row>, NotMeasured> {
+    fn all_chosen(&self, only: &Labels) -> Result<impl Iterator<Item = &Row>, NotMeasured> {
+        self.chosen(only, &(Micros::ZERO..Micros(u64::MAX)))
+    }
+
+    pub(super) fn chosen(
+        &self,
+        only: &Labels,
+        during: &Range<Micros>,
+    ) -> Result<impl Iterator<Item = &Row>, NotMeasured> {
         let filter = Filter::of(self, only)?;
-        Ok(self.rows.iter().filter(move |row| filter.fits(row)))
+        let first = self.rows.partition_point(|row| row.at < during.start);
+        let end = during.end;
+        let within = self.rows[first..].iter().take_while(move |row| row.at < end);
+        Ok(within.filter(move |row| filter.fits(row)))
+    }
+
+    /// What only whoever calls the store can know.
+    fn seen_from_inside(&self) -> Result<(), NotMeasured> {
+        if self.sees_answers_only() {
+            let what = "a gateway that is asked over HTTP does not tell this";
+            return Err(NotMeasured::new(what, "--live with --redis or --spawn shows it"));
+        }
+        Ok(())
     }
 
     fn counted_calls(&self, only: &Labels) -> Result<impl Iterator<Item = &Call>, NotMeasured> {
+        self.seen_from_inside()?;
         if !self.has_store {
             let hint = "write store = { kind = \"redis\" }";
             return Err(NotMeasured::new("a memory store is not called", hint));
@@ -148,13 +174,13 @@ impl Recording {
     }
 
     /// When each key was admitted how much, and was offered, within `during`.
-    fn by_key(
+    pub(super) fn by_key(
         &self,
         only: &Labels,
         during: &Range<Micros>,
     ) -> Result<BTreeMap<u32, (u64, Vec<Count>)>, NotMeasured> {
         let mut keys: BTreeMap<u32, (u64, Vec<Count>)> = BTreeMap::new();
-        for row in self.chosen(only)?.filter(|row| during.contains(&row.at)) {
+        for row in self.chosen(only, during)? {
             let (offered, admitted) = keys.entry(row.key).or_default();
             *offered += row.cost;
             if row.outcome == Outcome::Allowed {
@@ -275,12 +301,15 @@ impl Measured for Recording {
             Counted::LeaseHits => row.by == By::Lease,
             Counted::StoreCalls => false,
         };
-        Ok(self.chosen(only)?.filter(is).map(|row| Count { at: row.at, n: row.cost }).collect())
+        if matches!(what, Counted::DenyCacheHits | Counted::LeaseHits) {
+            self.seen_from_inside()?;
+        }
+        Ok(self.all_chosen(only)?.filter(is).map(|row| Count { at: row.at, n: row.cost }).collect())
     }
 
     fn offered(&self, only: &Labels) -> Result<Vec<Count>, NotMeasured> {
         let only = Labels { outcome: None, ..only.clone() };
-        Ok(self.chosen(&only)?.map(|row| Count { at: row.at, n: row.cost }).collect())
+        Ok(self.all_chosen(&only)?.map(|row| Count { at: row.at, n: row.cost }).collect())
     }
 
     fn lasting(&self, what: Timed, only: &Labels) -> Result<Vec<Lasting>, NotMeasured> {
@@ -297,7 +326,7 @@ impl Measured for Recording {
             };
             Some(Lasting { at: row.at, took: took?, n: 1 })
         };
-        Ok(self.chosen(only)?.filter_map(of).collect())
+        Ok(self.all_chosen(only)?.filter_map(of).collect())
     }
 
     fn per_key(
@@ -332,6 +361,9 @@ impl Measured for Recording {
     }
 
     fn gauge(&self, what: &Gauge, only: &Labels) -> Result<Vec<(Micros, Value)>, NotMeasured> {
+        if !matches!(what, Gauge::State(_)) {
+            self.seen_from_inside()?;
+        }
         match what {
             Gauge::State(key) => Ok(self.states(key)),
             Gauge::PolicyVersion => {
@@ -354,6 +386,14 @@ impl Measured for Recording {
                 Err(NotMeasured::new("this version does not measure that", "leave it out"))
             }
         }
+    }
+
+    fn give(&self, metric: &Metric, only: &Labels, during: &Range<Micros>) -> f64 {
+        self.give_of(metric, only, during)
+    }
+
+    fn later(&self, during: &Range<Micros>) -> Micros {
+        self.later_of(during)
     }
 
     fn event(&self, name: &str) -> Option<Range<Micros>> {

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use crate::engine::clock::{Micros, VirtualClock};
+use crate::engine::concurrency::Concurrency;
 use crate::engine::hot::HotKeys;
 use crate::engine::store::Store;
 use crate::scenario::EPOCH;
@@ -42,6 +43,14 @@ impl Time {
         }
     }
 
+    /// What a gateway counts as under way.
+    pub(super) fn concurrency(&self) -> Arc<Concurrency> {
+        Arc::new(match self {
+            Time::Virtual(executor) => Concurrency::in_virtual_time(executor.clock().clone()),
+            Time::Real(_) => Concurrency::default(),
+        })
+    }
+
     /// Since the start of the run.
     pub(super) fn now(&self) -> Micros {
         match self {
@@ -64,8 +73,9 @@ impl Time {
     pub(super) async fn sleep_until(&self, at: Micros) {
         match self {
             Time::Virtual(executor) => executor.clock().sleep_until(EPOCH + at).await,
-            Time::Real(_) => {
-                let rest = at.saturating_sub(self.now());
+            // Also from before the start of the run.
+            Time::Real(start) => {
+                let rest = (*start + at).saturating_sub(Micros::now());
                 if rest > Micros::ZERO {
                     tokio::time::sleep(rest.into()).await;
                 }

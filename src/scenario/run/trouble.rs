@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::world::World;
+use super::world::{Decider, World};
 use crate::engine::identity::Identity;
 use crate::engine::limiter::Limiter;
 use crate::engine::plan::{Entry, Override, Standing};
@@ -119,9 +119,10 @@ impl World {
         let breaker = policy.defaults.breaker;
         *self.policy.borrow_mut() = policy;
         for node in &self.nodes {
-            let old = node.limiter.borrow().clone();
+            let Decider::Limiter(limiter) = &node.decider else { continue };
+            let old = limiter.borrow().clone();
             old.store.set_breaker(breaker);
-            *node.limiter.borrow_mut() = Rc::new(Limiter {
+            *limiter.borrow_mut() = Rc::new(Limiter {
                 rules: rules.clone(),
                 store: old.store.clone(),
                 on_failure: old.on_failure.clone(),

@@ -7,22 +7,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::arrivals::{Due, KeyTable, Plan};
+use super::asking::most_delay;
 use super::client::Silence;
+use super::gateway::Remote;
 use super::record::{NO_RULE, Outcome, Recording, Row};
+use super::stalls::Stalls;
 use super::time::Time;
+use super::told::Told;
 use crate::engine::clock::Micros;
+use crate::engine::concurrency::Concurrency;
 use crate::engine::failure::{Local, OnFailure};
 use crate::engine::identity::{Dimension, Identity};
-use crate::engine::limit::QuotaState;
-use crate::engine::limiter::{By, Demand, Limiter, Reached, Verdict};
-use crate::engine::plan::{Attempt, Standing};
-use crate::engine::policy::{OnStoreError, Policy};
-use crate::engine::rules::{Rules, Target};
-use crate::engine::store::simulated::{Call, Effect, Settings, World as Servers};
-use crate::engine::store::{Idempotency, MemoryStore, Settlement, Store, StoreError};
+use crate::engine::limiter::Limiter;
+use crate::engine::plan::Standing;
+use crate::engine::policy::{Policy, Rule};
+use crate::engine::rules::Rules;
+use crate::engine::store::simulated::{Effect, Settings, World as Servers};
+use crate::engine::store::{MemoryStore, Store};
 use crate::scenario::EPOCH;
 use crate::scenario::model::{
-    ChangePart, ChangeWhat, FaultPart, FaultWhat, IdempotencyPart, Kind, LimiterPart, Scenario,
+    ChangePart, ChangeWhat, FaultPart, FaultWhat, Kind, LimiterPart, Scenario,
 };
 
 /// What one process remembers of identities while the store is away.
@@ -35,7 +39,11 @@ pub(super) struct World {
     /// Those that are imagined, if any.
     pub(super) servers: Option<Arc<Servers>>,
     /// A memory store does: nobody else has to be waited for.
-    answers_at_once: bool,
+    pub(super) answers_at_once: bool,
+    /// In real time: how late things are.
+    pub(super) stalls: Option<Rc<Stalls>>,
+    /// How long a request may be held.
+    pub(super) most_delay: Option<Micros>,
     /// Requests that are on their way.
     pub(super) under_way: Cell<usize>,
     pub(super) nodes: Vec<Node>,
@@ -53,18 +61,56 @@ pub(super) struct World {
 
 /// One gateway.
 pub(super) struct Node {
-    pub(super) limiter: RefCell<Rc<Limiter>>,
+    pub(super) decider: Decider,
+    pub(super) under_way: Arc<Concurrency>,
     pub(super) skew: Cell<i64>,
     pub(super) is_down: Cell<bool>,
 }
 
+pub(super) enum Decider {
+    /// The engine's own.
+    Limiter(RefCell<Rc<Limiter>>),
+    /// A process that runs somewhere.
+    Gateway(Remote),
+}
+
+impl Decider {
+    fn on(backend: Backend, limiter: &LimiterPart, rules: Arc<Rules>, time: &Time) -> Decider {
+        let store = match backend {
+            Backend::Gateway(remote) => return Decider::Gateway(remote),
+            Backend::Store(store) => store,
+        };
+        store.set_breaker(limiter.policy.defaults.breaker);
+        let local = Local::new(MAX_LOCAL);
+        local.set_gateways(limiter.nodes);
+        let on_failure = OnFailure::ByRule(Arc::new(local));
+        let hot = time.hot_keys(&store);
+        Decider::Limiter(RefCell::new(Rc::new(Limiter { rules, store, on_failure, hot })))
+    }
+}
+
+impl Node {
+    pub(super) fn limiter(&self) -> Option<Rc<Limiter>> {
+        match &self.decider {
+            Decider::Limiter(limiter) => Some(limiter.borrow().clone()),
+            Decider::Gateway(_) => None,
+        }
+    }
+}
+
+/// What gateways decide on.
+pub(super) enum Backend {
+    Store(Arc<Store>),
+    Gateway(Remote),
+}
+
 /// A request on its way, for the first time or again.
 #[derive(Clone, Copy)]
-struct Request {
-    due: Due,
-    attempt: u32,
+pub(super) struct Request {
+    pub(super) due: Due,
+    pub(super) attempt: u32,
     /// Tells requests apart; a retry has that of its first.
-    number: u64,
+    pub(super) number: u64,
 }
 
 /// Lets the scenario happen to one of its limiters, in virtual time.
@@ -80,8 +126,9 @@ pub(super) fn run(
         None => Store::Memory(MemoryStore::unbounded()),
         Some(servers) => Store::Simulated(servers.as_seen_by(node)),
     };
-    let stores = (0..limiter.nodes).map(store).collect();
-    let (world, plan) = World::new(scenario, limiter, seed, time, stores)?;
+    let backend = |node: usize| Backend::Store(Arc::new(store(node)));
+    let backends = (0..limiter.nodes).map(backend).collect();
+    let (world, plan) = World::new(scenario, limiter, seed, time, backends)?;
     let world = Rc::new(World { servers, ..world });
     for (number, fault) in scenario.faults.iter().enumerate() {
         executor.spawn(world.clone().break_things(number, fault.clone()));
@@ -92,34 +139,34 @@ pub(super) fn run(
 }
 
 impl World {
-    /// `stores` are those of the gateways, one for each.
+    /// `backends` are those of the gateways, one for each.
     pub(super) fn new(
         scenario: &Scenario,
         limiter: &LimiterPart,
         seed: u64,
         time: Time,
-        stores: Vec<Store>,
+        backends: Vec<Backend>,
     ) -> Result<(World, Plan), String> {
         let mut table = KeyTable::default();
         let plan = Plan::new(scenario, seed, &mut table).map_err(|error| error.to_string())?;
         let rules = Arc::new(Rules::new(limiter.policy.clone()));
-        let answers_at_once = stores.iter().all(|store| matches!(store, Store::Memory(_)));
-        let nodes = stores.into_iter().enumerate().map(|(number, store)| {
-            store.set_breaker(limiter.policy.defaults.breaker);
-            let local = Local::new(MAX_LOCAL);
-            local.set_gateways(limiter.nodes);
-            let on_failure = OnFailure::ByRule(Arc::new(local));
-            let hot = time.hot_keys(&store);
-            let (rules, store) = (rules.clone(), Arc::new(store));
-            let limiter_here = Limiter { rules, store, on_failure, hot };
-            Node {
-                limiter: RefCell::new(Rc::new(limiter_here)),
-                skew: Cell::new(limiter.skew.get(number).copied().unwrap_or_default()),
-                is_down: Cell::new(false),
-            }
+        let is_memory = |backend: &Backend| match backend {
+            Backend::Store(store) => matches!(**store, Store::Memory(_)),
+            Backend::Gateway(_) => false,
+        };
+        let of_any_rule = |is: fn(&Rule) -> bool| {
+            policies(scenario, limiter).any(|policy| policy.rules.iter().any(is))
+        };
+        // Where places are waited for, nobody else is held up.
+        let answers_at_once =
+            backends.iter().all(is_memory) && !of_any_rule(|rule| rule.at_once.is_some());
+        let nodes = backends.into_iter().enumerate().map(|(number, backend)| Node {
+            decider: Decider::on(backend, limiter, rules.clone(), &time),
+            under_way: time.concurrency(),
+            skew: Cell::new(limiter.skew.get(number).copied().unwrap_or_default()),
+            is_down: Cell::new(false),
         });
-        let counts_everybody = policies(scenario, limiter)
-            .any(|policy| policy.rules.iter().any(|rule| rule.dimension == Dimension::Global));
+        let counts_everybody = of_any_rule(|rule| rule.dimension == Dimension::Global);
         let everybody = Identity::everybody();
         let of = |key: &Identity| {
             let both = counts_everybody && *key != everybody;
@@ -132,6 +179,8 @@ impl World {
             nodes: nodes.collect(),
             servers: None,
             answers_at_once,
+            stalls: None,
+            most_delay: most_delay(limiter),
             under_way: Cell::new(0),
             next_node: Cell::new(0),
             table,
@@ -163,12 +212,16 @@ impl World {
         self.time.now()
     }
 
+    fn asks_gateways(&self) -> bool {
+        self.nodes.iter().any(|node| matches!(node.decider, Decider::Gateway(_)))
+    }
+
     /// A request as a task of its own.
     fn send_off(self: &Rc<Self>, request: Request, at: Micros) {
         let world = self.clone();
         self.under_way.set(self.under_way.get() + 1);
         self.time.spawn(async move {
-            world.time.sleep_until(at).await;
+            world.wait_until(at).await;
             world.attempt(request).await;
             world.under_way.set(world.under_way.get() - 1);
         });
@@ -177,7 +230,7 @@ impl World {
     /// The traffic.
     async fn send(self: Rc<Self>, plan: Plan) {
         for due in plan {
-            self.time.sleep_until(due.at).await;
+            self.wait_until(due.at).await;
             if self.silence.borrow().is_silent(due.traffic, due.key, due.at) {
                 continue;
             }
@@ -192,24 +245,41 @@ impl World {
         self.under_way.set(self.under_way.get() - 1);
     }
 
+    /// In real time it may get late.
+    async fn wait_until(&self, at: Micros) {
+        self.time.sleep_until(at).await;
+        if let Some(stalls) = &self.stalls {
+            let start = self.time.start();
+            stalls.note(start + at..start + self.now());
+        }
+    }
+
     async fn attempt(self: &Rc<Self>, request: Request) {
         let begun = self.now();
         let Some(node) = self.pick_node() else {
-            self.note(request, begun, 0, None);
+            self.note(request, begun, 0, &Told::NOTHING);
             return;
         };
-        let verdict = self.decide(request, node).await;
-        self.note_call(begun, node, verdict.as_ref());
-        self.probe_what_opened();
-        let refusal = self.note(request, begun, node, verdict.as_ref());
+        let mut said = self.decide(request, node).await;
         let part = &self.scenario.traffic[request.due.traffic];
-        let Some(retry_after) = refusal else { return };
+        if let Some(verdict) = &mut said.verdict {
+            self.note_call(begun, node, verdict);
+            if verdict.allowed {
+                self.hold(std::mem::take(&mut verdict.places), verdict.delay() + part.takes);
+            }
+        }
+        self.probe_what_opened();
+        let told = said.told();
+        self.note(request, begun, node, &told);
+        if told.outcome == Outcome::Allowed {
+            return;
+        }
         let again = self.silence.borrow_mut().refused(
             part.client,
             request.due.traffic,
             request.due.key,
             request.attempt,
-            retry_after,
+            told.retry_after,
             self.now(),
         );
         let Some(at) = again.filter(|at| *at < self.scenario.run) else { return };
@@ -226,104 +296,36 @@ impl World {
         Some(node)
     }
 
-    async fn decide(&self, request: Request, node: usize) -> Option<Verdict> {
-        let part = &self.scenario.traffic[request.due.traffic];
-        let node = &self.nodes[node];
-        let limiter = node.limiter.borrow().clone();
-        let own_time = self.time.stamp(node.skew.get());
-        let key = request.due.key;
-        let standings = self.standings.borrow().get(&key).cloned();
-        let identities = &self.identities[key as usize];
-        let attempt = Attempt {
-            identities,
-            target: Target {
-                path: part.endpoint.as_deref(),
-                method: part.method.as_deref(),
-                ..Target::default()
-            },
-            tier: part.tier.as_deref(),
-        };
-        let name = part.idempotency.map(|how| match how {
-            IdempotencyPart::PerRequest => format!("{}-{}", request.number, request.attempt),
-            IdempotencyPart::Retries => request.number.to_string(),
-        });
-        let remember = self.policy.borrow().defaults.idempotency_ttl;
-        let idempotency = name.as_deref().and_then(|key| Idempotency::new(key, remember).ok());
-        let demand = Demand { idempotency, at: own_time, ..Demand::of(request.due.cost) };
-        let standings = standings.as_deref().unwrap_or(&self.unknown[..identities.len()]);
-        let verdict = limiter.check(&attempt, standings, demand).await.ok()?;
-        if !verdict.is_overdue() {
-            return Some(verdict);
-        }
-        // Nobody holds a request that long: what it took is given back.
-        for charge in &verdict.charges {
-            drop(limiter.store.settle(charge, Settlement::Refund, own_time).await);
-        }
-        Some(verdict.refuse_overdue())
-    }
-
-    /// Real servers do not write down who called them; every decision did, unless a breaker was open.
-    fn note_call(&self, at: Micros, node: usize, verdict: Option<&Verdict>) {
-        let degraded = verdict.and_then(|verdict| verdict.degraded.as_ref());
-        let is_broken = degraded.is_some_and(|d| matches!(d.why, StoreError::Broken { .. }));
-        if matches!(self.time, Time::Real(_)) && !is_broken {
-            let (took, failed) = (self.now().saturating_sub(at), degraded.is_some());
-            self.recording.borrow_mut().calls.push(Call { at, node, shard: 0, took, failed });
-        }
-    }
-
-    /// Records an answer; for one that is no admission, what it said about coming again.
-    fn note(
-        &self,
-        request: Request,
-        begun: Micros,
-        node: usize,
-        verdict: Option<&Verdict>,
-    ) -> Option<Option<Micros>> {
+    fn note(&self, request: Request, begun: Micros, node: usize, told: &Told<'_>) {
         let took = self.now().saturating_sub(begun);
         let mut recording = self.recording.borrow_mut();
-        let decided = verdict.and_then(|verdict| match &verdict.reached {
-            Reached::Limits { decided, asked } => asked.get(*decided),
-            _ => None,
-        });
-        let degraded = verdict.and_then(|verdict| verdict.degraded.as_ref());
-        let is_closed = degraded.is_some_and(|degraded| degraded.mode == OnStoreError::Closed);
-        let outcome = match verdict {
-            None => Outcome::Error,
-            Some(verdict) if verdict.allowed => Outcome::Allowed,
-            Some(_) if is_closed && decided.is_none() => Outcome::Error,
-            Some(_) => Outcome::Rejected,
-        };
-        let retry_after = decided.and_then(|asked| asked.decision.retry_after);
         let identity = &self.table.keys[request.due.key as usize];
         // Real clocks differ a little; what lies between two decisions is right by either.
         let give = match self.time {
             Time::Virtual(_) => Micros::ZERO,
             Time::Real(_) => Micros::MINUTE,
         };
-        let taken = decided.filter(|_| degraded.is_none()).map_or(begun, |asked| {
-            taken(asked.decision.at.saturating_sub(self.time.start()), begun, took, give)
-        });
+        let since_start = told.taken.map(|at| at.saturating_sub(self.time.start()));
         let row = Row {
             at: begun,
             cost: request.due.cost.get(),
             key: request.due.key,
             traffic: request.due.traffic as u16,
-            rule: decided.map_or(NO_RULE, |asked| recording.number_of_rule(asked.limit.rule())),
+            rule: told.rule.map_or(NO_RULE, |rule| recording.number_of_rule(rule)),
             node: node as u16,
             shard: self.servers.as_ref().map_or(0, |servers| servers.shard_of(identity) as u16),
-            outcome,
-            degraded: degraded.is_some(),
-            shadow_rejected: verdict.is_some_and(|v| v.shadow.iter().any(|s| !s.allowed)),
+            outcome: told.outcome,
+            degraded: told.degraded,
+            shadow_rejected: told.shadow_rejected,
             decision: took,
-            response: took + verdict.map_or(Micros::ZERO, Verdict::delay),
-            retry_after,
-            taken,
-            by: verdict.map_or(By::Store, Verdict::decided_by),
-            state: decided.map_or(QuotaState::Normal, |asked| asked.decision.state()),
+            response: took + told.delay,
+            retry_after: told.retry_after,
+            taken: since_start.map_or(begun, |at| taken(at, begun, took, give)),
+            by: told.by,
+            state: told.state,
+            met_standstill: false,
         };
         recording.rows.push(row);
-        (outcome != Outcome::Allowed).then_some(retry_after)
     }
 
     pub(super) fn finish(&self, limiter: &LimiterPart) -> Recording {
@@ -331,7 +333,11 @@ impl World {
         // Answers come in another order than requests.
         recording.rows.sort_by_key(|row| row.at);
         recording.calls.sort_by_key(|call| call.at);
-        recording.has_store |= matches!(self.time, Time::Real(_));
+        if let Time::Real(start) = self.time {
+            recording.has_store = true;
+            let still = self.stalls.as_ref().map(|stalls| stalls.since(start));
+            recording.be_real(still.unwrap_or_default(), self.asks_gateways());
+        }
         if let Some(servers) = &self.servers {
             recording.calls = servers.calls();
             for call in &mut recording.calls {

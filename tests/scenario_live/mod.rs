@@ -1,5 +1,8 @@
 //! Scenarios in real time on a real Redis: the same files, the same expectations.
 
+mod agrees;
+mod gateway;
+
 use std::fs;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
