@@ -7,7 +7,7 @@ use crate::traffic::Rng;
 
 use super::Event;
 use super::lane::{Lane, LaneSpec};
-use super::outcome::{LaneOutcome, Outcome};
+use super::outcome::{Ending, LaneOutcome, Outcome};
 use super::timeline::Timeline;
 use super::window::Windows;
 
@@ -187,7 +187,7 @@ impl Simulation {
             keys: keys as u64,
             timeline: self.timeline.clone().unwrap_or_else(|| Timeline::new(start, None)),
             lanes,
-            interrupted: false,
+            ending: Ending::Whole,
         }
     }
 }
