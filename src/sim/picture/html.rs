@@ -15,12 +15,12 @@ const STYLE: &str = "\
 @media (prefers-color-scheme:dark){:root{--page:#12181f;--ink:#e8edf2;--soft:#9aa7b4;--line:#33404d;--ground:#1b232c}}\
 *{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);\
 font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\
-main{max-width:1010px;margin:0 auto;padding:32px 24px 48px}\
+main{max-width:1090px;margin:0 auto;padding:32px 24px 48px}\
 h1{font-size:24px;line-height:1.35;margin:0 0 8px}h2{font-size:17px;margin:32px 0 8px}\
 p{margin:0 0 8px}.soft{color:var(--soft)}svg{width:calc(100% + 48px);height:auto;margin:8px 0 0 -24px}\
 @media (max-width:760px){.charts{overflow-x:auto}.charts svg{width:720px;margin-left:0}}\
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}\
-th,td{padding:6px 7px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}\
+th,td{padding:6px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}\
 th:first-child,td:first-child{text-align:left;padding-left:0}th{font-weight:600;color:var(--soft);font-size:12px}\
 code,pre{font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}\
 pre{background:var(--ground);padding:12px 16px;border-radius:6px;white-space:pre-wrap;overflow-wrap:anywhere;margin:0}\
