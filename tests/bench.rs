@@ -356,6 +356,7 @@ fn outcomes_are_told_apart() {
     for outcome in ["allowed", "limited", "shed", "error", "timeout"] {
         assert_eq!(us(&told["outcomes"][outcome]["count"]), 10, "{outcome}: {told}");
     }
+    assert_eq!(told["trouble"], "the target answered 500", "{told}");
     let timeout = us(&told["outcomes"]["timeout"]["service"]["p50_us"]);
     assert!((2_000_000..4_000_000).contains(&timeout), "{timeout}");
     // Nobody there at all is no result.
@@ -571,8 +572,8 @@ fn tls_is_spoken_and_believed_only_with_a_known_certificate() {
     serve.wait().unwrap();
 }
 
-#[test]
-fn the_gateway_of_the_context_is_loaded_where_its_proxy_is() {
+/// A gateway of its own process, and where its proxy and its admin side listen.
+fn gateway() -> (Child, String, String) {
     let mut serve = rlctl()
         .args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--limit", "1M/1s"])
         .stdout(Stdio::piped())
@@ -581,14 +582,55 @@ fn the_gateway_of_the_context_is_loaded_where_its_proxy_is() {
         .expect("rlctl runs");
     let mut lines = BufReader::new(serve.stdout.take().unwrap()).lines();
     let mut told = || lines.next().unwrap().unwrap().rsplit(' ').next().unwrap().to_owned();
-    let (proxy, admin) = (told(), format!("http://{}", told()));
+    let (proxy, admin) = (format!("http://{}/", told()), format!("http://{}", told()));
+    (serve, proxy, admin)
+}
+
+#[test]
+fn the_gateway_of_the_context_is_loaded_where_its_proxy_is() {
+    let (mut serve, proxy, admin) = gateway();
     let output = bench(&["--gateway", &admin, "--rps", "50", "--for", "1s", "-o", "json"]);
     assert!(stderr(&output).contains("the gateway of the context"), "{}", stderr(&output));
     let told = json(&output);
-    assert_eq!(told["target"], format!("http://{proxy}/"), "{told}");
+    assert_eq!(told["target"], proxy, "{told}");
     assert_eq!(us(&told["outcomes"]["allowed"]["count"]), 50, "{told}");
     serve.kill().unwrap();
     serve.wait().unwrap();
+}
+
+#[test]
+fn a_server_that_speaks_no_http2_is_told_before_anything_is_sent() {
+    let old = server(|_, _| "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".into());
+    let output = bench(&[&old, "--http2", "--rps", "10", "--for", "1s"]);
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    let why = "it does not speak HTTP/2, it answered `HTTP/1.1 400 Bad Request`; leave out --http2";
+    assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn requests_that_fail_have_a_reason() {
+    let dies = |target: &str, extra: &[&str], kill: &mut dyn FnMut()| {
+        let child = rlctl()
+            .args(["bench", target, "--rps", "200", "--for", "3s", "-o", "json"])
+            .args(extra)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("rlctl runs");
+        std::thread::sleep(Duration::from_millis(1_500));
+        kill();
+        let output = child.wait_with_output().expect("rlctl ends");
+        let told = json(&output);
+        assert!(us(&told["outcomes"]["error"]["count"]) > 0, "{told}");
+        let why = told["trouble"].as_str().unwrap_or_else(|| panic!("{told}")).to_owned();
+        assert!(stderr(&output).contains(&why), "{why}: {}", stderr(&output));
+    };
+    let (mut serve, proxy, _) = gateway();
+    dies(&proxy, &["--http2"], &mut || serve.kill().unwrap());
+    serve.wait().unwrap();
+    let mut redis = RedisServer::start();
+    dies(&redis.url(), &["--limit", "9/1m"], &mut || redis.kill());
 }
 
 #[test]

@@ -87,6 +87,25 @@ fn pictures_are_well_formed_and_hold_nothing_that_runs() {
     assert!(html.contains("default-src 'none'") && html.contains("Make it again"));
 }
 
+#[test]
+fn a_page_of_a_comparison_shows_what_was_compared_and_says_what_it_means() {
+    let folder = tempfile::tempdir().unwrap();
+    let limit = ["--limit", "100/1s", "--algorithm", "gcra", "--traffic", "poisson:150/s"];
+    let alone = made(folder.path(), "alone.html", &limit);
+    let compared = ["--nodes", "4", "--local"];
+    let compared = made(folder.path(), "compared.html", &[&limit[..], &compared].concat());
+    // There is room for either on a usual screen.
+    for (page, has, has_not) in
+        [(&alone, "bytes a key", "too many"), (&compared, "too many", "bytes a key")]
+    {
+        let heading = |name: &str| format!("<th>{name}</th>");
+        assert!(page.contains(&heading(has)) && !page.contains(&heading(has_not)), "{has}");
+        assert!(page.to_lowercase().contains(&format!("<li><b>{has}</b>")), "{has}");
+    }
+    assert!(compared.contains("<h1>gcra 4 nodes, alone lets"), "names keep their letters");
+    assert!(alone.contains("<h1>") && !alone.contains("<h1>g"));
+}
+
 /// The keys of a scenario file that its reference knows.
 const TOP: [&str; 7] = ["name", "clock", "seed", "run", "traffic", "limiter", "expect"];
 const TRAFFIC: [&str; 10] =

@@ -314,3 +314,106 @@ fn a_pipe_that_nobody_writes_to_can_be_interrupted() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((&report["interrupted"], &report["requests"]), (&true.into(), &600.into()));
 }
+
+/// A download that stopped, or a file that is still being written.
+fn cut(zipped: &[u8]) -> &[u8] {
+    &zipped[..zipped.len() * 2 / 3]
+}
+
+#[test]
+fn what_can_be_read_of_a_file_that_was_cut_off_is_shown() {
+    let logs = Logs::new();
+    let path = logs.write("cut.log.gz", cut(&zipped(&combined())));
+    let rules = logs.write("rules.toml", RULES);
+    for limiters in [&LIMIT[..], &["--rules", &rules]] {
+        let output = run(&[limiters, &["--log", &path, "-o", "json"]].concat());
+        assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let read = report["requests"].as_u64().unwrap();
+        assert!((200..600).contains(&read), "{read}");
+        let why = format!("line {}: cannot read: the gzipped data is cut off", read + 1);
+        assert_eq!(report["broken_off"], why);
+        assert!(errors(&output).contains(&format!("{why}; what came before it")), "{output:?}");
+        // What was read is what stands at the beginning of the whole.
+        let lines: Vec<String> = combined().lines().take(read as usize).map(String::from).collect();
+        let beginning = logs.write("beginning.log", lines.join("\n"));
+        let whole = json(&[limiters, &["--log", &beginning]].concat());
+        assert_eq!(story(&report), story(&whole));
+    }
+    let scenario = logs.folder.path().join("x.toml");
+    let shown = run(&["--limit", "20/1m", "--log", &path, "--emit", scenario.to_str().unwrap()]);
+    assert!(text(&shown).contains("data is cut off; this is what came"), "{}", text(&shown));
+    assert!(errors(&shown).contains("no scenario is made of a part") && !scenario.exists());
+    let compared = diff(&rules, &rules, &path, &["-o", "json"]);
+    assert_eq!(compared.status.code(), Some(3), "{}", errors(&compared));
+    let report: Value = serde_json::from_slice(&compared.stdout).expect("JSON");
+    assert!(report["log"]["broken_off"].as_str().unwrap().contains("is cut off"), "{report}");
+    // Of what was cut off before its first line there is nothing to show.
+    let nothing = run(&["--limit", "20/1m", "--log", &logs.write("nothing.gz", [0x1f, 0x8b, 8])]);
+    assert_eq!(nothing.status.code(), Some(3), "{}", errors(&nothing));
+    assert!(nothing.stdout.is_empty(), "{}", text(&nothing));
+}
+
+#[test]
+fn a_trace_may_be_zipped_and_cut_off_too() {
+    let logs = Logs::new();
+    let lines: Vec<String> = (0..900u64)
+        .map(|n| format!("{},k{},1", 1_700_000_000_000_000 + n * n * 977, n % 7))
+        .collect();
+    let trace = format!("t_us,key,cost\n{}\n", lines.join("\n"));
+    let svg = logs.folder.path().join("x.svg");
+    for more in [&[][..], &["--svg", svg.to_str().unwrap()]] {
+        let of = |path: &str| run(&[&LIMIT[..], &["--trace", path, "-o", "json"], more].concat());
+        let plain = of(&logs.write("trace.csv", &trace));
+        assert_eq!(plain.status.code(), Some(0), "{}", errors(&plain));
+        // A picture names the file.
+        let values = |output: &Output| {
+            let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            (report["requests"].as_u64().unwrap(), report["items"].clone())
+        };
+        let of_zip = of(&logs.write("trace.csv.gz", zipped(&trace)));
+        assert_eq!(values(&of_zip), values(&plain));
+        let of_part = of(&logs.write("cut.csv.gz", cut(&zipped(&trace))));
+        assert_eq!(of_part.status.code(), Some(3), "{}", errors(&of_part));
+        let (read, _) = values(&of_part);
+        assert!((300..900).contains(&read), "{read}");
+        let why = format!("line {}: cannot read: the gzipped data is cut off", read + 2);
+        assert!(errors(&of_part).contains(&why), "{}", errors(&of_part));
+        let broken = of(&logs.write("broken.csv", format!("{trace}now,k,1\n{}", lines[0])));
+        assert_eq!(broken.status.code(), Some(3), "{}", errors(&broken));
+        assert_eq!(values(&broken), values(&plain), "what came before a broken line stands");
+    }
+}
+
+#[test]
+fn lines_of_rules_diff_are_the_clients() {
+    let logs = Logs::new();
+    let log = logs.write("x.log", combined());
+    let before = logs.write("old.toml", RULES);
+    let after = logs.write("new.toml", RULES.replace("40/1m", "10/1m"));
+    let report: Value =
+        serde_json::from_slice(&diff(&before, &after, &log, &["-o", "json"]).stdout).expect("JSON");
+    let csv = diff(&before, &after, &log, &["-o", "csv"]);
+    assert_eq!(csv.status.code(), Some(8));
+    let csv = text(&csv);
+    let mut lines = csv.lines();
+    assert_eq!(
+        lines.next(),
+        Some("client,requests,denied_before,denied_after,newly_denied,newly_allowed")
+    );
+    let rows: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
+    let sum =
+        |column: usize| -> u64 { rows.iter().map(|row| row[column].parse::<u64>().unwrap()).sum() };
+    assert_eq!(
+        (sum(4), sum(5)),
+        (
+            report["log"]["newly_denied"].as_u64().unwrap(),
+            report["log"]["newly_allowed"].as_u64().unwrap(),
+        )
+    );
+    assert_eq!(rows[0][0], report["log"]["most_newly_denied"][0]["client"]);
+    let ndjson = text(&diff(&before, &after, &log, &["-o", "ndjson"]));
+    assert_eq!(ndjson.lines().count(), rows.len());
+    let first: Value = serde_json::from_str(ndjson.lines().next().unwrap()).expect("JSON");
+    assert_eq!((&first["client"], &first["schema"]), (&rows[0][0].into(), &"rlctl/v1".into()));
+}

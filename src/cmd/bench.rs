@@ -1,5 +1,6 @@
 //! `rlctl bench`: load by a plan, and what it says about a limiter.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -261,6 +262,10 @@ impl Bench {
 
     fn unreachable(&self, error: &StartError) -> Failure {
         let what = match error {
+            // It was reached, and answered what it should not.
+            StartError::Connect(error) if error.kind() == io::ErrorKind::InvalidData => {
+                format!("{}: {error}", self.prepared.name)
+            }
             StartError::Connect(error) => {
                 format!("cannot reach {}: {error}; is it running?", self.prepared.name)
             }

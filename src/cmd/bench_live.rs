@@ -4,6 +4,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use unicode_width::UnicodeWidthChar;
 
 use super::Context;
 use crate::engine::clock::Micros;
@@ -17,6 +18,8 @@ const DRAW_EVERY_US: u64 = 250_000;
 /// Seconds that are shown side by side.
 const SHOWN: usize = 40;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Of a terminal that does not say how large it is.
+const USUAL_SIZE: (u16, u16) = (80, 24);
 /// The upper ends of the rows of the histogram, in microseconds.
 const ROWS: [(u64, &str); 7] = [
     (100, "100us"),
@@ -76,6 +79,7 @@ impl Live {
             }
             Screen::Lines(_) => self.lines(collected, now_us),
         };
+        let lines = fitting(lines, crossterm::terminal::size().unwrap_or(USUAL_SIZE));
         if let Screen::Lines(before) = &mut self.screen {
             let mut text = String::new();
             if *before > 0 {
@@ -118,7 +122,7 @@ impl Live {
         let p99 =
             last.last().and_then(|second| second.p99_us).map_or("-".into(), |us| about(Micros(us)));
         let mut lines = vec![
-            format!(" {}   {done}{planned}", Untrusted(&self.target)),
+            format!(" {done}{planned}   {}", Untrusted(&self.target)),
             format!(" {}", rates(last.last())),
             format!(
                 " rate {:>12}  {}",
@@ -130,6 +134,23 @@ impl Live {
         lines.extend(distribution(collected));
         lines
     }
+}
+
+/// What can be drawn over itself: a line that goes on in the next one, or has left the screen, would
+/// stay there.
+fn fitting(mut lines: Vec<String>, (columns, rows): (u16, u16)) -> Vec<String> {
+    lines.truncate(usize::from(rows).saturating_sub(1));
+    for line in &mut lines {
+        let mut width = 0;
+        let beyond = line.char_indices().find(|(_, c)| {
+            width += c.width().unwrap_or(0);
+            width >= usize::from(columns)
+        });
+        if let Some((end, _)) = beyond {
+            line.truncate(end);
+        }
+    }
+    lines
 }
 
 fn rates(second: Option<&Second>) -> String {
@@ -174,6 +195,15 @@ mod tests {
     fn a_sparkline_reaches_from_nothing_to_the_most() {
         assert_eq!(sparkline([0, 50, 100].into_iter()), "▁▄█");
         assert_eq!(sparkline([0, 0].into_iter()), "▁▁");
+    }
+
+    #[test]
+    fn lines_stay_on_the_screen_they_are_drawn_over() {
+        let lines = || vec!["a".repeat(200), "日本".repeat(30), "short".into()];
+        let fits = fitting(lines(), (20, 24));
+        assert_eq!(fits, ["a".repeat(19), "日本日本日本日本日".into(), "short".into()]);
+        assert_eq!(fitting(lines(), (20, 3)).len(), 2);
+        assert!(fitting(lines(), (0, 0)).is_empty());
     }
 
     #[test]

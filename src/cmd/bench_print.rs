@@ -45,7 +45,12 @@ pub(super) fn warn(context: &Context, report: &Report) {
         ));
     }
     if let Some(trouble) = &report.trouble {
-        context.note(format!("{} connections were lost; last: {trouble}", report.reconnects));
+        let trouble = Untrusted(trouble);
+        context.note(match report.reconnects {
+            0 => format!("the last trouble: {trouble}"),
+            1 => format!("a connection was lost: {trouble}"),
+            many => format!("{many} connections were lost; the last trouble: {trouble}"),
+        });
     }
     if report.not_sent > 0 && !report.interrupted {
         context.note(format!(

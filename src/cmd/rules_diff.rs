@@ -13,13 +13,14 @@ use super::simulate_policy::LogArgs;
 use super::{Context, Exit, Failure, print, rules_file};
 use crate::engine::limit::Limit;
 use crate::engine::policy::{Endpoint, LimitSpec, Policy, Rule, RuleLimits};
-use crate::output::{Column, List, Row, Untrusted};
+use crate::output::{Column, Format, List, Row, Untrusted};
 
 /// Compare two policies: who gets more, who less
 ///
 /// Each is a rules file, `-` for stdin, `store` for what is published, or `store:7` for a version
 /// that is kept. With --log both decide on the same requests: who would newly be denied, how often,
-/// and by which rule. Exit 0 when they mean the same, 8 when they differ.
+/// and by which rule; -o csv and -o ndjson then have a line for each client that is decided about
+/// otherwise. Exit 0 when they mean the same, 8 when they differ.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -40,10 +41,10 @@ pub(super) struct Args {
 }
 
 #[derive(Serialize)]
-struct Head {
+struct Head<'a> {
     differs: bool,
     /// What it means for the requests of a log; null without one.
-    log: Option<OnLog>,
+    log: Option<&'a OnLog>,
 }
 
 /// One difference.
@@ -77,17 +78,22 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
         Some(path) => Some(on_log(&args.log, path, before, after, context).await?),
         None => None,
     };
-    let interrupted = met.as_ref().is_some_and(OnLog::interrupted);
-    if context.look.format.is_for_people() {
-        let met = met.as_ref().map_or(String::new(), OnLog::in_words);
-        print(&(in_words(&items) + &met))?;
-    } else {
-        context.print_list(&List::new(&items).head(&Head { differs, log: met }), "")?;
+    let exit = if differs { Exit::AnswerIsNo } else { Exit::Fine };
+    match (context.look.format, &met) {
+        (format, _) if format.is_for_people() => {
+            let met = met.as_ref().map_or(String::new(), OnLog::in_words);
+            print(&(in_words(&items) + &met))?;
+        }
+        // A line for each result: with a log these are the clients.
+        (Format::Csv | Format::Ndjson, Some(met)) => {
+            context.print_list(&List::new(met.clients_affected()), "")?;
+        }
+        (_, met) => {
+            context
+                .print_list(&List::new(&items).head(&Head { differs, log: met.as_ref() }), "")?;
+        }
     }
-    if interrupted {
-        return Ok(Exit::Interrupted);
-    }
-    Ok(if differs { Exit::AnswerIsNo } else { Exit::Fine })
+    met.map_or(Ok(exit), |met| met.exit(exit))
 }
 
 fn in_words(items: &[Item]) -> String {

@@ -1,6 +1,7 @@
 //! `rlctl rules diff --log`: both policies meet the same requests; who would newly be denied, and
 //! how often.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -8,10 +9,11 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 
 use super::simulate_policy::{LogArgs, each_request};
-use super::simulate_run::{ReadSoFar, notes, nothing_read, until_done};
-use super::{Context, Failure};
+use super::simulate_run::{ReadSoFar, exit_of, notes, nothing_read, until_done};
+use super::{Context, Exit, Failure};
 use crate::engine::policy::Policy;
-use crate::output::{Untrusted, count};
+use crate::output::{Column, Row, Untrusted, count};
+use crate::sim::outcome::Ending;
 use crate::sim::policy::{PolicyRun, Request, Said};
 use crate::sim::run::Span;
 use crate::sim::so_what::percent;
@@ -34,6 +36,8 @@ pub(super) struct OnLog {
     clients_newly_denied: u64,
     clients_newly_allowed: u64,
     interrupted: bool,
+    /// Why the log could not be read to its end; null when it was.
+    broken_off: Option<String>,
     unreadable_lines: u64,
     /// The rules of the second policy that newly deny, and how often.
     by_rule: Vec<RuleEffect>,
@@ -41,6 +45,11 @@ pub(super) struct OnLog {
     most_newly_denied: Vec<ClientEffect>,
     #[serde(skip)]
     notes: Vec<String>,
+    /// Everybody who is decided about otherwise at least once, the most newly denied first.
+    #[serde(skip)]
+    clients_affected: Vec<ClientEffect>,
+    #[serde(skip)]
+    ending: Ending,
 }
 
 #[derive(Debug, Serialize)]
@@ -50,14 +59,23 @@ struct RuleEffect {
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
-struct ClientEffect {
+pub(super) struct ClientEffect {
     client: String,
     requests: u64,
     denied_before: u64,
     denied_after: u64,
     newly_denied: u64,
-    #[serde(skip)]
     newly_allowed: u64,
+}
+
+impl Row for ClientEffect {
+    /// People get sentences instead.
+    fn columns() -> Vec<Column<ClientEffect>> {
+        Vec::new()
+    }
+
+    const FIELDS: &'static [&'static str] =
+        &["client", "requests", "denied_before", "denied_after", "newly_denied", "newly_allowed"];
 }
 
 /// Runs both policies over the log.
@@ -77,17 +95,17 @@ pub(super) async fn on_log(
     let heed = enough.clone();
     let task = tokio::task::spawn_blocking(move || {
         let mut both = Both::new(old, new);
-        let interrupted = each_request(&mut requests, &heed, |request| both.decide(request))?;
+        let ending = each_request(&mut requests, &heed, |request| both.decide(request));
         let read = requests.read_so_far();
-        Ok((both, interrupted, read))
+        Ok((both, ending, read))
     });
     let done = until_done(task, &enough).await;
     progress.finish_and_clear();
-    let (both, interrupted, read) = done?;
-    if both.old.requests() == 0 && !interrupted {
-        nothing_read(&read)?;
+    let (both, ending, read) = done?;
+    if both.old.requests() == 0 {
+        nothing_read(&read, &ending)?;
     }
-    Ok(both.on_log(interrupted, &read))
+    Ok(both.on_log(ending, &read))
 }
 
 /// Two policies side by side.
@@ -124,28 +142,28 @@ impl Both {
         }
     }
 
-    fn on_log(self, interrupted: bool, read: &ReadSoFar) -> OnLog {
+    fn on_log(self, ending: Ending, read: &ReadSoFar) -> OnLog {
         let sum = |of: fn(&ClientEffect) -> u64| self.clients.iter().map(of).sum::<u64>();
         let hit = |of: fn(&ClientEffect) -> u64| {
             self.clients.iter().filter(|client| of(client) > 0).count() as u64
         };
-        let mut most: Vec<ClientEffect> = Vec::new();
+        let mut affected: Vec<ClientEffect> = Vec::new();
         for (number, client) in (0..).zip(&self.clients) {
-            if client.newly_denied > 0 {
-                most.push(ClientEffect {
+            if client.newly_denied + client.newly_allowed > 0 {
+                affected.push(ClientEffect {
                     client: self.names.name(number).into(),
                     ..client.clone()
                 });
             }
         }
-        most.sort_by_key(|client| std::cmp::Reverse(client.newly_denied));
-        most.truncate(NAMED);
+        affected.sort_by_key(|client| Reverse((client.newly_denied, client.newly_allowed)));
+        let most = affected.iter().filter(|client| client.newly_denied > 0).take(NAMED).cloned();
         let mut by_rule: Vec<RuleEffect> = self
             .by_rule
             .iter()
             .map(|(rule, count)| RuleEffect { rule: rule.clone(), newly_denied: *count })
             .collect();
-        by_rule.sort_by_key(|rule| std::cmp::Reverse(rule.newly_denied));
+        by_rule.sort_by_key(|rule| Reverse(rule.newly_denied));
         OnLog {
             requests: self.old.requests(),
             clients: self.clients.len() as u64,
@@ -155,18 +173,27 @@ impl Both {
             denied_after: sum(|c| c.denied_after),
             clients_newly_denied: hit(|c| c.newly_denied),
             clients_newly_allowed: hit(|c| c.newly_allowed),
-            interrupted,
+            interrupted: ending.is_interrupted(),
+            broken_off: ending.broken_off().map(String::from),
             unreadable_lines: read.as_ref().map_or(0, |(report, _)| report.unreadable),
             by_rule,
-            most_newly_denied: most,
-            notes: read.as_ref().map(notes).unwrap_or_default(),
+            most_newly_denied: most.collect(),
+            notes: notes(read, &ending),
+            clients_affected: affected,
+            ending,
         }
     }
 }
 
 impl OnLog {
-    pub(super) fn interrupted(&self) -> bool {
-        self.interrupted
+    pub(super) fn clients_affected(&self) -> &[ClientEffect] {
+        &self.clients_affected
+    }
+
+    /// What the run is worth; `fine` when it saw the whole log.
+    pub(super) fn exit(&self, fine: Exit) -> Result<Exit, Failure> {
+        let exit = exit_of(&self.ending)?;
+        Ok(if self.interrupted { exit } else { fine })
     }
 
     pub(super) fn in_words(&self) -> String {

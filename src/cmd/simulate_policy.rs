@@ -8,11 +8,11 @@ use indicatif::ProgressBar;
 use super::simulate::Args;
 use super::simulate_print::{Report, open_outputs};
 use super::simulate_run::{
-    self, ReadSoFar, command_line, keys, notes, nothing_read, opener, until_done,
+    self, ReadSoFar, command_line, exit_of, keys, notes, nothing_read, opener, until_done,
 };
 use super::{Context, Exit, Failure, rules_file};
 use crate::engine::rules::Rules;
-use crate::sim::outcome::Outcome;
+use crate::sim::outcome::{Ending, Outcome};
 use crate::sim::picture::Caption;
 use crate::sim::policy::{PolicyRun, Request};
 use crate::sim::requests::{Facts, Requests};
@@ -35,8 +35,8 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     let done = until_done(task, &enough).await;
     progress.finish_and_clear();
     let (outcome, read) = done?;
-    if outcome.requests == 0 && !outcome.interrupted {
-        nothing_read(&read)?;
+    if outcome.requests == 0 {
+        nothing_read(&read, &outcome.ending)?;
     }
     let source = match (&args.traffic, &args.log) {
         (Some(traffic), _) => format!("{traffic} for {} (seed {})", keys(&args), args.seed),
@@ -45,7 +45,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     let caption = Caption {
         source: format!("{source} under {named}"),
         command: command_line(),
-        notes: read.as_ref().map(notes).unwrap_or_default(),
+        notes: notes(&read, &outcome.ending),
         so_what: so_what_of_policy(&outcome),
         dated: args.log.is_some(),
         of_rules: true,
@@ -53,7 +53,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<Exit, Failure> 
     let report = Report { outcome: &outcome, caption: &caption, read: &read, suggestion: None };
     report.print(context)?;
     outputs.write(&args, &report, context)?;
-    Ok(if outcome.interrupted { Exit::Interrupted } else { Exit::Fine })
+    exit_of(&outcome.ending)
 }
 
 fn simulate(
@@ -63,36 +63,39 @@ fn simulate(
     progress: &ProgressBar,
 ) -> Result<(Outcome, ReadSoFar), Failure> {
     let is_described = matches!(requests, Requests::Described { .. });
-    let interrupted = each_request(&mut requests, enough, |request| {
+    let ending = each_request(&mut requests, enough, |request| {
         rules.decide(request);
         if is_described {
             progress.inc(1);
         }
-    })?;
-    let mut outcome = rules.outcome();
-    outcome.interrupted = interrupted;
+    });
+    let outcome = Outcome { ending, ..rules.outcome() };
     Ok((outcome, requests.read_so_far()))
 }
 
-/// Hands over every request in order; true when somebody had seen enough before the end.
+/// Hands over every request in order, those that wait to be sorted too when there is no more to come.
 pub(super) fn each_request(
     requests: &mut Requests,
     enough: &AtomicBool,
     mut each: impl FnMut(&Request),
-) -> Result<bool, Failure> {
+) -> Ending {
     let mut batch = Vec::new();
-    loop {
-        let more = requests.fill(&mut batch).map_err(bad_input)?;
+    let ending = loop {
+        let more = match requests.fill(&mut batch) {
+            Ok(more) => more,
+            Err(error) => break Ending::BrokenOff(error.to_string()),
+        };
         batch.iter().for_each(&mut each);
         if more == More::No {
-            return Ok(false);
+            break Ending::Whole;
         }
         if enough.load(Ordering::Relaxed) {
-            requests.drain(&mut batch);
-            batch.iter().for_each(&mut each);
-            return Ok(true);
+            break Ending::Interrupted;
         }
-    }
+    };
+    requests.drain(&mut batch);
+    batch.iter().for_each(&mut each);
+    ending
 }
 
 fn bad_input(error: SourceError) -> Failure {

@@ -11,7 +11,7 @@ use super::simulate_run::{self, ReadSoFar};
 use super::{Context, Exit, Failure, print, simulate_trace};
 use crate::output::{Column, List, Row, Untrusted};
 use crate::sim::emit;
-use crate::sim::outcome::{LaneOutcome, Outcome};
+use crate::sim::outcome::{Ending, LaneOutcome, Outcome};
 use crate::sim::picture::{self, Caption};
 use crate::sim::suggest::Suggestion;
 
@@ -28,6 +28,8 @@ struct Head<'a> {
     requests: u64,
     keys: u64,
     interrupted: bool,
+    /// Why the input could not be read to its end; null when it was.
+    broken_off: Option<&'a str>,
     source: &'a str,
     /// Where times are counted from, Unix microseconds.
     start_us: u64,
@@ -182,7 +184,8 @@ impl Report<'_> {
         Head {
             requests: outcome.requests,
             keys: outcome.keys,
-            interrupted: outcome.interrupted,
+            interrupted: outcome.ending.is_interrupted(),
+            broken_off: outcome.ending.broken_off(),
             source: &caption.source,
             start_us: outcome.start.0,
             length_us: outcome.end.saturating_sub(outcome.start).0,
@@ -294,8 +297,8 @@ impl Outputs {
         if let Some(mut file) = self.html {
             file.write_all(picture::html::page(outcome, caption).as_bytes())?;
         }
-        if outcome.interrupted && self.emit.is_some() {
-            context.note("interrupted: no scenario is made of a part of the run");
+        if outcome.ending != Ending::Whole && self.emit.is_some() {
+            context.note("no scenario is made of a part of the run");
         } else if let Some(mut file) = self.emit {
             let (text, notes) = emit::scenario(&plan(args)?, outcome).map_err(Failure::usage)?;
             file.write_all(text.as_bytes())?;

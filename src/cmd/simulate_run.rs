@@ -18,7 +18,7 @@ use crate::engine::identity::Identity;
 use crate::engine::limit::Limit;
 use crate::output::{Untrusted, count};
 use crate::sim::lane::LaneSpec;
-use crate::sim::outcome::Outcome;
+use crate::sim::outcome::{Ending, Outcome};
 use crate::sim::picture::Caption;
 use crate::sim::run::Simulation;
 use crate::sim::so_what::{percent, so_what};
@@ -58,11 +58,10 @@ pub(super) async fn run(
     let done = until_done(task, &enough).await;
     progress.finish_and_clear();
     let (outcome, read, suggestion) = done?;
-    if outcome.requests == 0 && !outcome.interrupted {
-        nothing_read(&read)?;
+    if outcome.requests == 0 {
+        nothing_read(&read, &outcome.ending)?;
     }
-    let interrupted = outcome.interrupted;
-    let mut caption = caption(&args, &read);
+    let mut caption = caption(&args, &read, &outcome.ending);
     caption.so_what = match &suggestion {
         Some(suggestion) => suggested(suggestion, args.budget),
         None => so_what(&outcome),
@@ -75,7 +74,7 @@ pub(super) async fn run(
     };
     report.print(context)?;
     outputs.write(&args, &report, context)?;
-    Ok(if interrupted { Exit::Interrupted } else { Exit::Fine })
+    exit_of(&outcome.ending)
 }
 
 /// Waits for a thread; an interruption tells it to come to an end with what there is.
@@ -100,22 +99,26 @@ impl Work {
         let mut source = self.source.open().map_err(|e| self.failure(e))?;
         let mut simulation = Simulation::new(specs, self.source.span(), self.seed);
         let mut events = Vec::new();
-        let mut interrupted = false;
-        loop {
-            let more = source.fill(&mut events).map_err(|e| self.failure(e))?;
+        let ending = loop {
+            let more = match source.fill(&mut events) {
+                Ok(more) => more,
+                Err(error) => break Ending::BrokenOff(error.to_string()),
+            };
             simulation.feed(&events);
             if matches!(source, Source::Described { .. }) {
                 self.progress.inc(events.len() as u64);
             }
-            interrupted = interrupted || (more != More::No && self.enough.load(Ordering::Relaxed));
-            if more == More::No || interrupted {
-                break;
+            if more == More::No {
+                break Ending::Whole;
             }
-        }
+            if self.enough.load(Ordering::Relaxed) {
+                break Ending::Interrupted;
+            }
+        };
         source.drain(&mut events);
         simulation.feed(&events);
         let mut outcome = simulation.outcome(|key| source.name(key));
-        outcome.interrupted = interrupted;
+        outcome.ending = ending;
         Ok((outcome, source.read_so_far()))
     }
 
@@ -249,8 +252,14 @@ fn bar(context: &Context, length: u64, template: &str) -> ProgressBar {
 }
 
 /// A log of which no line could be read is none.
-pub(super) fn nothing_read(read: &ReadSoFar) -> Result<(), Failure> {
+pub(super) fn nothing_read(read: &ReadSoFar, ending: &Ending) -> Result<(), Failure> {
+    if let Ending::BrokenOff(why) = ending {
+        return Err(Failure::new(Exit::BadFile, format!("the input: {why}")));
+    }
     let Some((report, _)) = read else { return Ok(()) };
+    if ending.is_interrupted() {
+        return Ok(());
+    }
     if report.unreadable > 0 && report.read == 0 {
         let example = report.examples.first();
         let shown = example.map_or(String::new(), |bad| {
@@ -270,6 +279,18 @@ pub(super) fn nothing_read(read: &ReadSoFar) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What a run is worth that ended so; everything is printed by now.
+pub(super) fn exit_of(ending: &Ending) -> Result<Exit, Failure> {
+    match ending {
+        Ending::Whole => Ok(Exit::Fine),
+        Ending::Interrupted => Ok(Exit::Interrupted),
+        Ending::BrokenOff(why) => Err(Failure::new(
+            Exit::BadFile,
+            format!("the input: {why}; what came before it stands"),
+        )),
+    }
+}
+
 /// What was typed, to be typed again; without passwords.
 pub(super) fn command_line() -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
@@ -284,7 +305,7 @@ pub(super) fn command_line() -> String {
     without_passwords(&format!("rlctl {}", words.collect::<Vec<_>>().join(" "))).into()
 }
 
-fn caption(args: &Args, read: &ReadSoFar) -> Caption {
+fn caption(args: &Args, read: &ReadSoFar, ending: &Ending) -> Caption {
     let source = match (&args.traffic, &args.log, &args.trace) {
         (Some(traffic), _, _) => format!("{traffic} for {} (seed {})", keys(args), args.seed),
         (_, Some(log), _) => format!("log {log} by {}", args.key.as_ref().unwrap_or(&Field::Ip)),
@@ -294,7 +315,7 @@ fn caption(args: &Args, read: &ReadSoFar) -> Caption {
     Caption {
         source,
         command: command_line(),
-        notes: read.as_ref().map(notes).unwrap_or_default(),
+        notes: notes(read, ending),
         so_what: String::new(),
         dated: args.traffic.is_none(),
         of_rules: false,
@@ -302,8 +323,12 @@ fn caption(args: &Args, read: &ReadSoFar) -> Caption {
 }
 
 /// What is worth knowing about a log, a sentence each.
-pub(super) fn notes((report, disorder): &(LogReport, Disorder)) -> Vec<String> {
+pub(super) fn notes(read: &ReadSoFar, ending: &Ending) -> Vec<String> {
     let mut notes = Vec::new();
+    if let Some(why) = ending.broken_off() {
+        notes.push(format!("{why}; this is what came before it"));
+    }
+    let Some((report, disorder)) = read else { return notes };
     if report.unreadable > 0 {
         let mut note =
             format!("{} of {} lines cannot be read", count(report.unreadable), count(report.lines));

@@ -1,7 +1,7 @@
 //! `rlctl simulate --trace`: every line decided in file order, on any store.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
+use std::io::{self, BufRead, BufWriter, IsTerminal, Read, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -14,6 +14,7 @@ use crate::engine::store::keys::Prefix;
 use crate::engine::store::{MemoryStore, Store};
 use crate::output::{Column, List, Row, Untrusted};
 use crate::sim::replay::{BATCH, Replay};
+use crate::traffic::gzip;
 use crate::traffic::trace::{Request, Trace};
 
 /// A batch of a trace may wait longer than a check.
@@ -237,7 +238,8 @@ fn open_trace(path: &str, progress: &ProgressBar) -> Result<Trace<impl BufRead +
         "-" => Box::new(io::stdin()),
         path => Box::new(File::open(path).map_err(|e| bad(format!("cannot open the trace: {e}")))?),
     };
-    let source = BufReader::with_capacity(1 << 16, progress.wrap_read(source));
+    let source = gzip::unzipped(Box::new(progress.wrap_read(source)));
+    let source = source.map_err(|e| bad(format!("cannot read the trace: {e}")))?;
     Trace::new(source).map_err(|e| bad(e.to_string()))
 }
 

@@ -1,7 +1,9 @@
 //! A worker for what is asked by futures (the engine on Redis, HTTP/2): one task that sends what is
 //! due and takes answers as they come.
 
+use std::cell::RefCell;
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -21,6 +23,34 @@ const WATCH_NS: u64 = 2_500_000;
 pub trait Calls {
     /// Asks for a key.
     fn call(&mut self, key: u32, wall_s: u64) -> impl Future<Output = Answer> + 'static;
+
+    /// Why calls failed since this was last asked.
+    fn troubles(&self) -> &Troubles;
+}
+
+/// Why calls failed: noted by them, taken by their worker.
+#[derive(Clone, Debug, Default)]
+pub struct Troubles(Rc<RefCell<Trouble>>);
+
+#[derive(Debug, Default)]
+pub struct Trouble {
+    pub connections_lost: u64,
+    pub last: Option<String>,
+}
+
+impl Troubles {
+    pub fn note(&self, why: impl std::fmt::Display) {
+        self.0.borrow_mut().last = Some(why.to_string());
+    }
+
+    pub fn connection_lost(&self, why: impl std::fmt::Display) {
+        self.0.borrow_mut().connections_lost += 1;
+        self.note(why);
+    }
+
+    fn take(&self) -> Trouble {
+        self.0.take()
+    }
 }
 
 /// A runtime on this thread that looks at sockets often.
@@ -63,6 +93,10 @@ pub async fn work(
                 let now = desk.watch.ns();
                 desk.recorder.done(&shot, sent, now, &answer);
                 desk.feed.answered(&shot, &answer, now);
+                if answer.outcome == Outcome::Error {
+                    let Trouble { connections_lost, last } = calls.troubles().take();
+                    desk.recorder.trouble(connections_lost, last);
+                }
                 desk.recorder.busy(desk.watch.ns() - now);
             }
             () = pause(wait) => {}

@@ -179,6 +179,9 @@ impl Recorder {
         if self.wanted.counts {
             self.mark(shot, answer, service, response);
         }
+        if answer.outcome == Outcome::Error && answer.status > 0 && self.tick.trouble.is_none() {
+            self.tick.trouble = Some(format!("the target answered {}", answer.status));
+        }
     }
 
     fn mark(&mut self, shot: &Shot, answer: &Answer, service: u64, response: u64) {
@@ -204,9 +207,10 @@ impl Recorder {
         self.tick.busy_ns += ns;
     }
 
-    pub fn reconnected(&mut self, why: String) {
-        self.tick.reconnects += 1;
-        self.tick.trouble = Some(why);
+    /// What went wrong, and how many connections that cost.
+    pub fn trouble(&mut self, connections: u64, why: Option<String>) {
+        self.tick.reconnects += connections;
+        self.tick.trouble = why.or(self.tick.trouble.take());
     }
 
     /// Whether it is time to hand over.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::calls;
+use super::calls::{self, Troubles};
 use super::feed::{Clients, Feed};
 use super::h2::Http2;
 use super::http::{Crew, Target};
@@ -207,7 +207,9 @@ impl Hired {
         let identities = Identities::new(self.setup.plan.keys.clone());
         let at_most = self.connections(redis.at_most);
         let desk = self.begin(Ok(()))?;
-        let mut stored = Stored { store: store.clone(), limits: redis.limits.clone(), identities };
+        let limits = redis.limits.clone();
+        let troubles = Troubles::default();
+        let mut stored = Stored { store: store.clone(), limits, identities, troubles };
         // The store has a deadline of its own; this one is for its bugs.
         let patience = Duration::from(redis.options.deadline) + Duration::from_secs(1);
         let table = calls::work(&mut stored, desk, at_most, patience).await;

@@ -1,7 +1,7 @@
 //! Files that scenarios are made of, read whole and never more of them than is allowed.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,7 @@ use crate::engine::identity::Identity;
 use crate::engine::limit::Cost;
 use crate::engine::policy::Policy;
 use crate::output::SCHEMA;
+use crate::traffic::gzip;
 use crate::traffic::log::{Field, LogOptions, LogReader};
 use crate::traffic::trace::{Request, Trace};
 
@@ -41,7 +42,7 @@ pub(super) fn read_policy(path: &Path) -> Result<Policy, String> {
 /// A trace, or an access log whose requests count by their addresses; in order of time.
 pub(super) fn read_requests(path: &Path) -> Result<Vec<Request>, String> {
     let file = File::open(path).map_err(|why| format!("{}: {why}", path.display()))?;
-    let mut file = BufReader::new(file);
+    let mut file = gzip::unzipped(Box::new(file)).map_err(|error| error.to_string())?;
     let beginning = file.fill_buf().map_err(|error| error.to_string())?;
     let mut requests = if Trace::is_one(beginning) {
         let trace = Trace::new(file).map_err(|error| error.to_string())?;

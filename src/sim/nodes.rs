@@ -45,13 +45,13 @@ impl Nodes {
     /// How they count, in words.
     pub fn label(&self) -> String {
         let counting = match self.counting {
-            Counting::Shared => "one store".into(),
-            Counting::Local => "alone".into(),
-            Counting::Sync(every) => format!("sync {every}"),
+            Counting::Shared => None,
+            Counting::Local => Some("alone".into()),
+            Counting::Sync(every) => Some(format!("sync {every}")),
         };
-        let skew =
-            if self.skew > Micros::ZERO { format!(", skew {}", self.skew) } else { String::new() };
-        format!("{} nodes, {counting}{skew}", self.count)
+        let skew = (self.skew > Micros::ZERO).then(|| format!("skew {}", self.skew));
+        let words = counting.into_iter().chain(skew).map(|word| format!(", {word}"));
+        format!("{} nodes{}", self.count, words.collect::<String>())
     }
 
     pub(super) fn passes(&mut self, limit: &Limit, event: &Event, node: u16) -> bool {

@@ -23,8 +23,32 @@ pub struct Outcome {
     /// What came, whatever became of it.
     pub timeline: Timeline,
     pub lanes: Vec<LaneOutcome>,
+    pub ending: Ending,
+}
+
+/// How a run came to its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Ending {
+    /// There was nothing more.
+    #[default]
+    Whole,
     /// Somebody had seen enough.
-    pub interrupted: bool,
+    Interrupted,
+    /// The input could not be read any further, and why.
+    BrokenOff(String),
+}
+
+impl Ending {
+    pub fn is_interrupted(&self) -> bool {
+        *self == Ending::Interrupted
+    }
+
+    pub fn broken_off(&self) -> Option<&str> {
+        match self {
+            Ending::BrokenOff(why) => Some(why),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

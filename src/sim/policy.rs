@@ -19,7 +19,7 @@ use crate::traffic::log::{Names, Timed};
 
 use super::Event;
 use super::lane::{Tally, Totals};
-use super::outcome::{Findings, LaneOutcome, Outcome, people};
+use super::outcome::{Ending, Findings, LaneOutcome, Outcome, people};
 use super::run::Span;
 use super::timeline::Timeline;
 use super::window::Windows;
@@ -249,7 +249,7 @@ impl PolicyRun {
             keys,
             timeline: self.timeline.clone().unwrap_or_else(|| Timeline::new(start, None)),
             lanes: lanes.collect(),
-            interrupted: false,
+            ending: Ending::Whole,
         }
     }
 }

@@ -166,21 +166,21 @@ fn read(
 ) {
     let mut batch = Vec::new();
     loop {
-        let ended = match log.next_line() {
-            Ok(Some(at)) => {
-                batch.push(request(at, log.values(), facts));
-                false
-            }
-            Ok(None) => true,
-            Err(error) => {
-                let _ = out.send(Err(error.into()));
-                return;
-            }
-        };
+        let next = log.next_line();
+        if let Ok(Some(at)) = &next {
+            batch.push(request(*at, log.values(), facts));
+        }
+        let ended = !matches!(next, Ok(Some(_)));
         if ended || batch.len() == BATCH || !log.has_line() {
             *report.lock().unwrap_or_else(PoisonError::into_inner) = log.report().clone();
             // Nobody may be listening any more.
-            if out.send(Ok(std::mem::take(&mut batch))).is_err() || ended {
+            if out.send(Ok(std::mem::take(&mut batch))).is_err() {
+                return;
+            }
+            if let Err(error) = next {
+                let _ = out.send(Err(error.into()));
+            }
+            if ended {
                 return;
             }
         }

@@ -1,11 +1,13 @@
 //! A simulation: all limiters see the same events, batch by batch, in bounded memory.
 
+use std::ops::Range;
+
 use crate::engine::clock::Micros;
 use crate::traffic::Rng;
 
 use super::Event;
 use super::lane::{Lane, LaneSpec};
-use super::outcome::{LaneOutcome, Outcome};
+use super::outcome::{Ending, LaneOutcome, Outcome};
 use super::timeline::Timeline;
 use super::window::Windows;
 
@@ -38,6 +40,8 @@ pub struct Simulation {
     node_rng: Rng,
     verdicts: Vec<u32>,
     sent_to: Vec<u16>,
+    /// The events of a batch that lie in one bin of the timeline, and a time in that.
+    pieces: Vec<(Micros, Range<usize>)>,
 }
 
 impl Simulation {
@@ -68,6 +72,7 @@ impl Simulation {
             node_rng: Rng::new(seed, NODES),
             verdicts: Vec::new(),
             sent_to: Vec::new(),
+            pieces: Vec::new(),
         }
     }
 
@@ -105,9 +110,11 @@ impl Simulation {
         self.requests += events.len() as u64;
     }
 
-    /// All limiters, bin by bin of the timeline.
+    /// One limiter after the other, each bin by bin of the timeline: the states of one stay close to
+    /// the processor meanwhile, those of all would not.
     fn decide(&mut self, events: &[Event]) {
         let Some(timeline) = &mut self.timeline else { return };
+        self.pieces.clear();
         let mut from = 0;
         while from < events.len() {
             let at = events[from].at.max(self.last);
@@ -115,13 +122,16 @@ impl Simulation {
             let length = events[from..].iter().take_while(|event| event.at < end).count().max(1);
             let range = from..from + length;
             timeline.add(bin, length as u64, 0);
-            let sent_to = self.sent_to.get(range.clone()).unwrap_or_default();
-            for (bit, lane) in self.lanes.iter_mut().enumerate() {
-                let verdicts = &mut self.verdicts[range.clone()];
-                lane.decide(at, &events[range.clone()], sent_to, verdicts, bit);
-            }
             self.last = events[range.clone()].iter().map(|e| e.at).fold(self.last, Micros::max);
             from = range.end;
+            self.pieces.push((at, range));
+        }
+        for (bit, lane) in self.lanes.iter_mut().enumerate() {
+            for (at, range) in &self.pieces {
+                let sent_to = self.sent_to.get(range.clone()).unwrap_or_default();
+                let verdicts = &mut self.verdicts[range.clone()];
+                lane.decide(*at, &events[range.clone()], sent_to, verdicts, bit);
+            }
         }
     }
 
@@ -177,7 +187,7 @@ impl Simulation {
             keys: keys as u64,
             timeline: self.timeline.clone().unwrap_or_else(|| Timeline::new(start, None)),
             lanes,
-            interrupted: false,
+            ending: Ending::Whole,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Where events come from: described traffic, an access log, or a trace. Each can be opened again
 //! from its beginning, for those who look at it more than once.
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, Read};
 use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
+use crate::traffic::gzip;
 use crate::traffic::log::{
     Field, InOrder, LogError, LogOptions, LogReader, LogReport, Names, Timed,
 };
@@ -80,7 +81,8 @@ impl SourceSpec {
                 Source::Read(Reading::start(dimension, true, move |out| read_log(log, &key, &out)))
             }
             SourceSpec::Trace { open } => {
-                let trace = Trace::new(BufReader::new(open().map_err(SourceError::Open)?))?;
+                let source = open().and_then(gzip::unzipped).map_err(SourceError::Open)?;
+                let trace = Trace::new(source)?;
                 Source::Read(Reading::start("", false, move |out| read_trace(trace, &out)))
             }
         })
@@ -254,23 +256,17 @@ fn read_log(mut log: LogReader, key: &Field, out: &Out) {
     let mut times: Vec<(Micros, usize)> = Vec::new();
     let mut keys = String::new();
     loop {
-        let ended = match log.next_line() {
-            Ok(Some(at)) => {
-                match log.values().get(0) {
-                    Some(value) => {
-                        keys.push_str(value);
-                        times.push((at, keys.len()));
-                    }
-                    None => log.no_key(),
+        let next = log.next_line();
+        if let Ok(Some(at)) = &next {
+            match log.values().get(0) {
+                Some(value) => {
+                    keys.push_str(value);
+                    times.push((*at, keys.len()));
                 }
-                false
+                None => log.no_key(),
             }
-            Ok(None) => true,
-            Err(error) => {
-                let _ = out.batches.send(Err(error.into()));
-                return;
-            }
-        };
+        }
+        let ended = !matches!(next, Ok(Some(_)));
         if ended || times.len() == LINES_AT_ONCE || !log.has_line() {
             let mut so_far = lock(&out.so_far);
             so_far.report = log.report().clone();
@@ -283,7 +279,13 @@ fn read_log(mut log: LogReader, key: &Field, out: &Out) {
             drop(so_far);
             keys.clear();
             // Nobody may be listening any more.
-            if out.batches.send(Ok(batch)).is_err() || ended {
+            if out.batches.send(Ok(batch)).is_err() {
+                return;
+            }
+            if let Err(error) = next {
+                let _ = out.batches.send(Err(error.into()));
+            }
+            if ended {
                 return;
             }
         }

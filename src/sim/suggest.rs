@@ -51,7 +51,7 @@ pub fn suggest<E>(
         if outcome.requests == 0 {
             return Ok(Err(NoSuggestion::Nothing));
         }
-        if outcome.interrupted || limits.is_empty() {
+        if outcome.ending.is_interrupted() || limits.is_empty() {
             break;
         }
         let mut next = (low, high);

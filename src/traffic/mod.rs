@@ -1,6 +1,7 @@
 //! What arrives when, and for whom: pure, seeded, the same bytes on every machine.
 
 pub mod arrivals;
+pub mod gzip;
 pub mod keys;
 pub mod log;
 pub mod rate;

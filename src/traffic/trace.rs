@@ -1,10 +1,11 @@
 //! Traces: CSV with the header `t_us,key,cost`, one request a line, decided in file order.
 
-use std::io::{BufRead, ErrorKind};
+use std::io::BufRead;
 
 use crate::engine::clock::Micros;
 use crate::engine::identity::Identity;
 use crate::engine::limit::Cost;
+use crate::traffic::gzip;
 
 const HEADER: &str = "t_us,key,cost";
 /// A key has at most 1 KiB; a line that is longer than this is no line of a trace.
@@ -62,13 +63,9 @@ impl<R: BufRead> Trace<R> {
         self.text.clear();
         self.line += 1;
         let mut limited = std::io::Read::take(&mut self.source, MAX_LINE_BYTES);
-        let read = limited.read_until(b'\n', &mut self.text).map_err(|error| {
-            let why = match error.kind() {
-                ErrorKind::IsADirectory => "it is a folder".to_string(),
-                _ => error.to_string(),
-            };
-            at_line(self.line, format!("cannot read: {why}"))
-        })?;
+        let read = limited
+            .read_until(b'\n', &mut self.text)
+            .map_err(|error| at_line(self.line, format!("cannot read: {}", gzip::why(&error))))?;
         if read as u64 == MAX_LINE_BYTES && self.text.last() != Some(&b'\n') {
             return Err(at_line(
                 self.line,

@@ -201,10 +201,12 @@ impl<'t> Crew<'t> {
             Duration::from_millis(1)
         } else if wait <= margin {
             Duration::ZERO
+        } else if due.is_none() {
+            // Only answers are waited for: the poll's own timer is exact enough, and saves a call.
+            Duration::from_nanos(MAX_SLEEP_NS)
         } else {
             let nap = (wait - margin).min(MAX_SLEEP_NS);
-            let rings = self.alarm.ring_in(nap)?;
-            Duration::from_nanos(if rings { MAX_SLEEP_NS } else { nap })
+            Duration::from_nanos(if self.alarm.ring_in(nap)? { MAX_SLEEP_NS } else { nap })
         };
         let polled = self.poll.poll(events, Some(timeout));
         if timeout.is_zero() {
@@ -410,7 +412,7 @@ impl<'t> Crew<'t> {
 
     /// A connection that is of no use any more; what was under way on it failed.
     fn lose(&mut self, at: usize, desk: &mut Desk, now: u64, why: &str) {
-        desk.recorder.reconnected(why.to_owned());
+        desk.recorder.trouble(1, Some(why.to_owned()));
         self.give_up(at, desk, now, Outcome::Error);
         let was_ready = self.lines[at].ready;
         if desk.feed.is_closed()

@@ -15,11 +15,12 @@ const STYLE: &str = "\
 @media (prefers-color-scheme:dark){:root{--page:#12181f;--ink:#e8edf2;--soft:#9aa7b4;--line:#33404d;--ground:#1b232c}}\
 *{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);\
 font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\
-main{max-width:1010px;margin:0 auto;padding:32px 24px 48px}\
+main{max-width:1090px;margin:0 auto;padding:32px 24px 48px}\
 h1{font-size:24px;line-height:1.35;margin:0 0 8px}h2{font-size:17px;margin:32px 0 8px}\
 p{margin:0 0 8px}.soft{color:var(--soft)}svg{width:calc(100% + 48px);height:auto;margin:8px 0 0 -24px}\
+@media (max-width:760px){.charts{overflow-x:auto}.charts svg{width:720px;margin-left:0}}\
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}\
-th,td{padding:6px 7px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}\
+th,td{padding:6px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}\
 th:first-child,td:first-child{text-align:left;padding-left:0}th{font-weight:600;color:var(--soft);font-size:12px}\
 code,pre{font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}\
 pre{background:var(--ground);padding:12px 16px;border-radius:6px;white-space:pre-wrap;overflow-wrap:anywhere;margin:0}\
@@ -27,8 +28,8 @@ ul{margin:0;padding-left:20px}li{overflow-wrap:anywhere}";
 
 pub fn page(outcome: &Outcome, caption: &Caption) -> String {
     let mut body = format!(
-        "<h1>{}</h1><p class=\"soft\">{}</p>{}",
-        escaped(&capital(&caption.so_what)),
+        "<h1>{}</h1><p class=\"soft\">{}</p><div class=\"charts\">{}</div>",
+        escaped(&heading(outcome, &caption.so_what)),
         escaped(&caption.headline(outcome)),
         charts_alone(outcome, caption)
     );
@@ -43,6 +44,8 @@ pub fn page(outcome: &Outcome, caption: &Caption) -> String {
     }
     let _ = write!(body, "<h2>Make it again</h2><pre>{}</pre>", escaped(&caption.command));
     body += MEANING;
+    body += if compares(outcome) { OTHERWISE } else { BYTES };
+    body += "</ul>";
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
@@ -56,16 +59,26 @@ const MEANING: &str = "<h2>What the figures mean</h2><ul class=\"soft\">\
 <li><b>Fullest window</b>: the most that passed on one key in any interval as long as the period, and when it ended.</li>\
 <li><b>At once</b>: the most that passed on one key within one millisecond.</li>\
 <li><b>Starved</b>: the longest that one key asked and got nothing.</li>\
-<li><b>Fairness</b>: Jain&#39;s index of the share that each key got of what it asked; 1 when all are served alike.</li>\
-<li><b>Bytes a key</b>: what the limiter remembers of each key on which something passed.</li></ul>";
+<li><b>Fairness</b>: Jain&#39;s index of the share that each key got of what it asked; 1 when all are served alike.</li>";
+const BYTES: &str = "<li><b>Bytes a key</b>: what the limiter remembers of each key on which something passed.</li>";
+const OTHERWISE: &str = "<li><b>Too many</b>, <b>too few</b>: requests that it let pass, or denied, where the exact limiter \
+that it is compared with decides otherwise.</li>";
 
-fn capital(text: &str) -> String {
+/// Whether limiters are compared with an exact one.
+fn compares(outcome: &Outcome) -> bool {
+    outcome.lanes.iter().any(|lane| lane.against.is_some())
+}
+
+/// The line to take home as a sentence; names of limiters stay as they are.
+fn heading(outcome: &Outcome, text: &str) -> String {
+    if outcome.lanes.iter().any(|lane| text.starts_with(&lane.label)) {
+        return text.into();
+    }
     let mut letters = text.chars();
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
 fn figures(outcome: &Outcome, caption: &Caption) -> String {
-    let compares = outcome.lanes.iter().any(|lane| lane.against.is_some());
     let kind = if caption.of_rules { "rule" } else { "limiter" };
     let mut heads = vec![
         kind,
@@ -79,11 +92,8 @@ fn figures(outcome: &Outcome, caption: &Caption) -> String {
         "starved",
         "fairness",
         "keys hit",
-        "bytes a key",
     ];
-    if compares {
-        heads.extend(["too many", "too few"]);
-    }
+    heads.extend(if compares(outcome) { &["too many", "too few"][..] } else { &["bytes a key"] });
     let cells = |tag: &str, cells: &[String]| {
         cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect::<String>()
     };
@@ -93,7 +103,7 @@ fn figures(outcome: &Outcome, caption: &Caption) -> String {
         cells("th", &heads)
     );
     for lane in &outcome.lanes {
-        let _ = write!(html, "<tr>{}</tr>", cells("td", &row(lane, compares)));
+        let _ = write!(html, "<tr>{}</tr>", cells("td", &row(lane, compares(outcome))));
     }
     html + "</tbody></table></div>"
 }
@@ -116,12 +126,14 @@ fn row(lane: &LaneOutcome, compares: bool) -> Vec<String> {
         lane.starved.as_ref().map_or_else(none, |s| about(Micros(s.amount))),
         lane.fairness.map_or_else(none, |fairness| format!("{fairness:.3}")),
         count(lane.keys_hit),
-        lane.state_bytes_per_key.map_or_else(none, |bytes| count(bytes.round() as u64)),
     ];
     if compares {
         let against = lane.against.as_ref();
         row.push(against.map_or_else(none, |a| count(a.wrongly_allowed)));
         row.push(against.map_or_else(none, |a| count(a.wrongly_denied)));
+    } else {
+        let bytes = lane.state_bytes_per_key;
+        row.push(bytes.map_or_else(none, |bytes| count(bytes.round() as u64)));
     }
     row
 }

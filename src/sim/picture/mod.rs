@@ -5,7 +5,7 @@ pub mod svg;
 pub mod text;
 
 use crate::engine::clock::Micros;
-use crate::output::{about, moment};
+use crate::output::{about, count, moment};
 
 use super::outcome::Outcome;
 use super::timeline::Bin;
@@ -31,18 +31,21 @@ impl Caption {
     /// Source, length and how much, in one line.
     pub fn headline(&self, outcome: &Outcome) -> String {
         let length = about(outcome.end.saturating_sub(outcome.start));
-        let from =
-            if self.dated { format!(" from {}", moment(outcome.start)) } else { String::new() };
+        let from = if self.dated && outcome.requests > 0 {
+            format!(" from {}", moment(outcome.start))
+        } else {
+            String::new()
+        };
         let keys = if outcome.keys == 1 {
             "1 key".into()
         } else {
-            format!("{} keys", crate::output::count(outcome.keys))
+            format!("{} keys", count(outcome.keys))
         };
-        let interrupted = if outcome.interrupted { "interrupted after " } else { "" };
+        let interrupted = if outcome.ending.is_interrupted() { "interrupted after " } else { "" };
         format!(
             "{}, {length}{from}: {interrupted}{} requests of {keys}",
             self.source,
-            crate::output::count(outcome.requests)
+            count(outcome.requests)
         )
     }
 }
@@ -64,6 +67,15 @@ impl Fate {
             Bin { allowed: 0, .. } => Fate::None,
             _ => Fate::Some,
         }
+    }
+}
+
+/// How many a second, no more exactly than it matters.
+fn rate(per_second: f64) -> String {
+    match per_second {
+        r if r >= 100.0 => count(r.round() as u64),
+        r if r >= 1.0 => format!("{r:.1}"),
+        r => format!("{r:.3}"),
     }
 }
 

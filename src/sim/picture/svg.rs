@@ -98,9 +98,10 @@ fn charts(outcome: &Outcome, top: f64) -> (String, f64) {
     text(&mut svg, MARGIN + 18.0, legend, "axis soft", "passed");
     text(&mut svg, MARGIN + 104.0, legend, "axis soft", "denied");
     let told = format!(
-        "full height: {} requests in {}, {rate:.1}/s{}",
+        "full height: {} requests in {}, {}/s{}",
         count(most),
         about(Micros(each as u64)),
+        super::rate(rate),
         if scale.by_root {
             "; heights are square roots, so that little is seen beside much"
         } else {

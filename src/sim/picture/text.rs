@@ -3,7 +3,7 @@
 
 use unicode_width::UnicodeWidthStr;
 
-use super::{Caption, Fate, ticks};
+use super::{Caption, Fate, rate, ticks};
 use crate::engine::clock::Micros;
 use crate::output::format::Tone;
 use crate::output::{Untrusted, about, count};
@@ -101,14 +101,6 @@ fn lanes(outcome: &Outcome, colours: bool) -> String {
         rate(per_second)
     );
     text + &format!("{key}\n{scale}\n")
-}
-
-fn rate(per_second: f64) -> String {
-    match per_second {
-        r if r >= 100.0 => count(r.round() as u64),
-        r if r >= 1.0 => format!("{r:.1}"),
-        r => format!("{r:.3}"),
-    }
 }
 
 fn short(text: &str, width: usize) -> String {

@@ -10,7 +10,7 @@ mod order;
 mod table;
 mod time;
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
 
 pub use field::{Field, FieldError};
 pub use names::Names;
@@ -21,12 +21,11 @@ use self::json::Json;
 use self::lines::Lines;
 use self::table::Table;
 use crate::engine::clock::Micros;
+use crate::traffic::gzip;
 
 /// As many of the lines that could not be read are shown.
 const EXAMPLES: usize = 3;
 const EXAMPLE_CHARS: usize = 100;
-const BUFFER_BYTES: usize = 1 << 18;
-const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
@@ -138,7 +137,7 @@ impl Values {
 
 /// Reads a log line by line, in bounded memory.
 pub struct LogReader {
-    lines: Lines<Box<dyn Read + Send>>,
+    lines: Lines<Box<dyn BufRead + Send>>,
     parser: Option<Parser>,
     options: LogOptions,
     wanted: Vec<Field>,
@@ -156,7 +155,10 @@ impl std::fmt::Debug for LogReader {
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     #[error("cannot read: {0}")]
-    Read(#[from] io::Error),
+    Read(String),
+    /// Everything before this line was read.
+    #[error("line {line}: cannot read: {why}")]
+    BrokenOff { line: u64, why: String },
     #[error(transparent)]
     Field(#[from] FieldError),
 }
@@ -168,14 +170,7 @@ impl LogReader {
         options: LogOptions,
         wanted: Vec<Field>,
     ) -> Result<LogReader, LogError> {
-        let mut source = BufReader::with_capacity(BUFFER_BYTES, source);
-        let zipped = source.fill_buf()?.starts_with(&GZIP);
-        let source: Box<dyn Read + Send> = if zipped {
-            // Logs are often several such pieces, one behind the other.
-            Box::new(flate2::bufread::MultiGzDecoder::new(source))
-        } else {
-            Box::new(source)
-        };
+        let source = gzip::unzipped(source).map_err(|error| LogError::Read(gzip::why(&error)))?;
         Ok(LogReader {
             lines: Lines::new(source),
             parser: None,
@@ -190,7 +185,11 @@ impl LogReader {
     /// [`LogReader::values`].
     pub fn next_line(&mut self) -> Result<Option<Micros>, LogError> {
         loop {
-            let Some(line) = self.lines.next_line()? else { return Ok(None) };
+            let next = self.lines.next_line().map_err(|error| LogError::BrokenOff {
+                line: self.report.lines + 1,
+                why: gzip::why(&error),
+            });
+            let Some(line) = next? else { return Ok(None) };
             self.report.lines += 1;
             let Some(line) = line else {
                 let why = format!("longer than {} bytes", lines::MAX_LINE_BYTES);
