@@ -149,6 +149,12 @@ impl PlanArgs {
 
     fn staged(&self) -> Result<Vec<Stage>, Failure> {
         let specs = match (&self.rps, &self.ramp) {
+            // A run of spikes alone is one, too.
+            (Some(rate), _) if rate.requests == 0 && self.spike.is_empty() => {
+                return Err(Failure::usage(
+                    "--rps 0 sends nothing; write how many requests per second, e.g. --rps 500",
+                ));
+            }
             (Some(rate), _) => {
                 let lasts = self.lasts.unwrap_or(USUAL_LENGTH);
                 vec![StageSpec { from: *rate, to: None, lasts }]
